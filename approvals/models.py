@@ -1,0 +1,1 @@
+"""The process of deciding. What a permit depends on (grants) is the ledger's."""

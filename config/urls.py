@@ -1,0 +1,19 @@
+"""Every address: pages of the three apps, the runtime API, sign-in, health."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+
+from config.health import healthz
+
+urlpatterns = [
+    path("healthz", healthz, name="healthz"),
+    path("", include("ledger.urls")),
+    path("", include("approvals.urls")),
+    path("", include("reconciliation.urls")),
+    path("", include("ledger.api.urls")),
+    path("", include("reconciliation.api.urls")),
+    path("accounts/", include("allauth.urls")),
+    path("admin/", admin.site.urls),
+]
