@@ -11,7 +11,7 @@ WITHOUT_SERVERS = frozenset(
     "check collectstatic diffsettings findstatic help makemigrations spectacular version".split()
 )
 # These change tables and act as their owner; everything else acts as the role that web and workers use.
-AS_OWNER = frozenset("dbshell flush makemigrations migrate sqlflush sqlmigrate squashmigrations".split())
+AS_OWNER = frozenset("dbshell flush makemigrations migrate sqlflush sqlmigrate showmigrations squashmigrations".split())
 
 
 def main(argv: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The door for runtimes: /v1/ answers by token, so nothing that serves browsers runs in its way."""
+"""The door for runtimes: /api/v1/ answers by token, so nothing that serves browsers runs in its way."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import resolve
 
-RUNTIME_PREFIX = "/v1/"
+RUNTIME_PREFIX = "/api/v1/"
 
 
 class RuntimeDoor:
     """Calls the view of a runtime's request directly; every other request goes on through the middleware below.
 
-    Sessions, messages, CSRF and the login requirement are for people. A view under /v1/ that a browser's session
+    Sessions, messages, CSRF and the login requirement are for people. A view under /api/v1/ that a browser's session
     should open would find no user here, by design: a runtime's token is the only way in.
     """
 

@@ -173,7 +173,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",  # before WhiteNoise, or static files would carry no policy
-    "config.middleware.RuntimeDoor",  # /v1/ goes straight to its view: no session, messages or login
+    "config.middleware.RuntimeDoor",  # /api/v1/ goes straight to its view: no session, messages or login
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
