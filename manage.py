@@ -7,11 +7,10 @@ import os
 import sys
 
 # These answer without a database; everything else needs one.
-WITHOUT_SERVERS = frozenset(
-    "check collectstatic diffsettings findstatic help makemigrations spectacular version".split()
-)
+WITHOUT_SERVERS = {"check", "diffsettings", "findstatic", "help", "makemigrations", "spectacular", "version"}
 # These change tables and act as their owner; everything else acts as the role that web and workers use.
-AS_OWNER = frozenset("dbshell flush makemigrations migrate sqlflush sqlmigrate showmigrations squashmigrations".split())
+AS_OWNER = {"dbshell", "flush", "makemigrations", "migrate", "showmigrations", "sqlmigrate"}
+)
 
 
 def main(argv: list[str]) -> None:

@@ -155,7 +155,9 @@ def _servers_home(data: Path, identity: Identity | None) -> Path:
         return data
     home = Path("/var/lib/counterfoil") / hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
     home.mkdir(parents=True, exist_ok=True)
-    (data / "SERVERS-ARE-ELSEWHERE").write_text(f"The user nobody cannot enter {data}; its database is in {home}.\n")
+    (data / "SERVERS-ARE-ELSEWHERE").write_text(
+        f"The user nobody cannot enter {data}; its database is in {home}.\n"
+    )
     return home
 
 
@@ -166,7 +168,9 @@ def _shipped(package: str, inside: str) -> Path:
     for place in places or ():
         if (Path(place) / inside).exists():
             return Path(place) / inside
-    raise CannotStart(f"The package {package} has no {inside} for this machine: set DATABASE_URL and REDIS_URL.")
+    raise CannotStart(
+        f"The package {package} has no {inside} for this machine: set DATABASE_URL and REDIS_URL."
+    )
 
 
 def _reachable(shipped: Path, probe: str, home: Path, identity: Identity | None) -> Path:
@@ -212,7 +216,9 @@ class Server:
             try:
                 self.process.wait(STOP_WITHIN_S)
             except subprocess.TimeoutExpired:
-                say(f"{self.name} did not stop within {STOP_WITHIN_S:.0f} s: killed; it recovers at the next start")
+                say(
+                    f"{self.name} did not stop within {STOP_WITHIN_S:.0f} s: killed; it recovers at the next start"
+                )
                 self.process.kill()
                 self.process.wait()
         if self.remove:
@@ -220,7 +226,12 @@ class Server:
 
 
 def _spawn(
-    command: Sequence[str | Path], *, log: Path, signum: int, identity: Identity | None, stdin: int | IO[bytes]
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    signum: int,
+    identity: Identity | None,
+    stdin: int | IO[bytes],
 ) -> subprocess.Popen[bytes]:
     """A child in a session of its own, so that Ctrl-C reaches only us, which dies with us."""
     if log.exists() and log.stat().st_size > LOG_KEPT_BYTES:
@@ -274,7 +285,12 @@ def _initdb(binaries: Path, cluster: Path, password: str, identity: Identity | N
     made = subprocess.run(
         [
             *(binaries / "initdb", "--pgdata", draft / "data", "--username=postgres", "--auth=scram-sha-256"),
-            *(f"--pwfile={password_file}", "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
+            *(
+                f"--pwfile={password_file}",
+                "--encoding=UTF8",
+                "--locale-provider=builtin",
+                "--builtin-locale=C.UTF-8",
+            ),
             *("--no-instructions", "--no-sync"),
         ],
         stdin=subprocess.DEVNULL,
@@ -408,7 +424,9 @@ def _prepare_database(superuser_url: str, password: str, options: Sequence[str])
         connection.execute("GRANT pg_monitor, pg_checkpoint TO counterfoil")
         if not connection.execute("SELECT FROM pg_database WHERE datname = 'counterfoil'").fetchone():
             connection.execute("CREATE DATABASE counterfoil OWNER counterfoil")
-    if any(option.startswith("shared_preload_libraries") and "pg_stat_statements" in option for option in options):
+    if any(
+        option.startswith("shared_preload_libraries") and "pg_stat_statements" in option for option in options
+    ):
         with psycopg.connect(f"{superuser_url}/counterfoil", autocommit=True) as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
             connection.execute("GRANT EXECUTE ON FUNCTION pg_stat_statements_reset TO counterfoil")
@@ -431,7 +449,13 @@ def start_valkey(data: Path) -> Server:
         port, password = free_port(), secrets.token_urlsafe(24)
         lines = [
             *("bind 127.0.0.1", f"port {port}", f"requirepass {password}", f"dir {folder}"),
-            *('save ""', "appendonly no", "maxmemory 256mb", "maxmemory-policy noeviction", "loglevel warning"),
+            *(
+                'save ""',
+                "appendonly no",
+                "maxmemory 256mb",
+                "maxmemory-policy noeviction",
+                "loglevel warning",
+            ),
         ]
         # By standard input: in the argument list every user of the machine could read the password.
         process = _spawn(
@@ -448,7 +472,10 @@ def start_valkey(data: Path) -> Server:
         server = Server("Valkey", process, f"redis://:{password}@127.0.0.1:{port}/0", signal.SIGTERM)
         deadline = time.monotonic() + 30
         while process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(redis.RedisError), redis.Redis.from_url(server.url, socket_timeout=2) as client:
+            with (
+                contextlib.suppress(redis.RedisError),
+                redis.Redis.from_url(server.url, socket_timeout=2) as client,
+            ):
                 if client.info("server")["process_id"] == process.pid:
                     return server
             time.sleep(0.02)
@@ -474,7 +501,9 @@ class Running:
             "database_url": self.env["DATABASE_URL"],
             "redis_url": self.env["REDIS_URL"],
             "port": port,
-            "base_url": (read("COUNTERFOIL_BASE_URL", self.env) or f"http://localhost:{port}") if port else None,
+            "base_url": (read("COUNTERFOIL_BASE_URL", self.env) or f"http://localhost:{port}")
+            if port
+            else None,
         }
         draft = self.data / f".{RUN_FILE}"
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -514,7 +543,9 @@ def running(data: Path, *, pg_options: Sequence[str] = (), migrate: bool = True)
 def _migrate(env: Mapping[str, str]) -> None:
     begun = time.monotonic()
     command = [sys.executable, environment.ROOT / "manage.py", "migrate", "--no-input", "--verbosity=0"]
-    done = subprocess.run(command, env={**env, "COUNTERFOIL_DB_ROLE": "owner"}, stdout=sys.stderr, check=False)
+    done = subprocess.run(
+        command, env={**env, "COUNTERFOIL_DB_ROLE": "owner"}, stdout=sys.stderr, check=False
+    )
     if done.returncode:
         raise CannotStart("The database could not be migrated (see above).")
     say(f"migrated {time.monotonic() - begun:.1f} s")
@@ -566,7 +597,9 @@ def _must_be_free(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise CannotStart(f"Port {port} cannot be used ({error.strerror}): set PORT to another one.") from error
+            raise CannotStart(
+                f"Port {port} cannot be used ({error.strerror}): set PORT to another one."
+            ) from error
 
 
 def _run_command(arguments: argparse.Namespace) -> int:
@@ -594,7 +627,9 @@ def main(argv: Sequence[str]) -> int:
     execute_.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     if not hasattr(os, "pidfd_open"):
-        raise CannotStart("The embedded servers need Linux: set DATABASE_URL and REDIS_URL, and start web and worker.")
+        raise CannotStart(
+            "The embedded servers need Linux: set DATABASE_URL and REDIS_URL, and start web and worker."
+        )
     if arguments.kind == "run":
         return _run_command(arguments)
     if arguments.command[:1] == ["--"]:
@@ -603,7 +638,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped, not dropped
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that what was started is stopped, not dropped
     try:
         sys.exit(main(sys.argv[1:]))
     except (CannotStart, BadSetting) as problem:

@@ -27,19 +27,37 @@ class Variable:
 
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("COUNTERFOIL_DATA", "var", "data folder: embedded servers, keys, `run.json`; one service at a time"),
-    Variable("COUNTERFOIL_KEYS", None, "keys folder; unset: `keys` in the data folder. Back it up with the database"),
-    Variable("DATABASE_URL", None, "a PostgreSQL (15 or newer) of your own; unset: the embedded one is started"),
-    Variable("REDIS_URL", None, "a Redis (7 or newer) or Valkey of your own; unset: the embedded one is started"),
+    Variable(
+        "COUNTERFOIL_DATA", "var", "data folder: embedded servers, keys, `run.json`; one service at a time"
+    ),
+    Variable(
+        "COUNTERFOIL_KEYS",
+        None,
+        "keys folder; unset: `keys` in the data folder. Back it up with the database",
+    ),
+    Variable(
+        "DATABASE_URL", None, "a PostgreSQL (15 or newer) of your own; unset: the embedded one is started"
+    ),
+    Variable(
+        "REDIS_URL", None, "a Redis (7 or newer) or Valkey of your own; unset: the embedded one is started"
+    ),
     Variable("PORT", "8000", "the port on loopback that the web listens on"),
     Variable("COUNTERFOIL_BASE_URL", None, "the address people use; unset: `http://localhost:$PORT`"),
     Variable("COUNTERFOIL_HOSTS", "", "further host names to answer to, separated by commas"),
-    Variable("COUNTERFOIL_ENVIRONMENT", "development", "the name on the ribbon of every page and in every token"),
-    Variable("COUNTERFOIL_DB_ROLE", "counterfoil_app", "the role web and workers act as; `owner`: the login role"),
+    Variable(
+        "COUNTERFOIL_ENVIRONMENT", "development", "the name on the ribbon of every page and in every token"
+    ),
+    Variable(
+        "COUNTERFOIL_DB_ROLE", "counterfoil_app", "the role web and workers act as; `owner`: the login role"
+    ),
     Variable("COUNTERFOIL_SECRET_KEY", None, "signs sessions; unset: made once in the keys folder"),
     Variable("COUNTERFOIL_DEBUG", "false", "Django's debug pages: never where others can reach them"),
     Variable("COUNTERFOIL_LOG_LEVEL", "INFO", "DEBUG, INFO, WARNING or ERROR"),
-    Variable("COUNTERFOIL_LOG_FORMAT", "text", "`text` for people or `json`, one object a line; always standard error"),
+    Variable(
+        "COUNTERFOIL_LOG_FORMAT",
+        "text",
+        "`text` for people or `json`, one object a line; always standard error",
+    ),
     Variable("WEB_WORKERS", "2", "web processes (about 110 MB each)"),
     Variable("WEB_THREADS", "16", "threads per web process; each keeps one database connection"),
     Variable("WORKER_PROCESSES", "2", "worker processes that ask receivers and sweep"),

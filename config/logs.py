@@ -15,7 +15,16 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _moment(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+
+
+class Incidents(logging.Filter):
+    """Django logs every 4xx and 5xx answer; a typed refusal is an answer, only an exception is an incident."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.exc_info is not None or not hasattr(record, "status_code")
 
 
 class TextLine(logging.Formatter):

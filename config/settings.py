@@ -85,7 +85,9 @@ if _BASE.scheme not in ("http", "https") or not _BASE.hostname or _BASE.path or 
     raise ImproperlyConfigured("COUNTERFOIL_BASE_URL must look like https://counterfoil.example.org.")
 _HTTPS = _BASE.scheme == "https"
 if DEBUG and _HTTPS:
-    raise ImproperlyConfigured("COUNTERFOIL_DEBUG shows secrets to every visitor: not together with an https address.")
+    raise ImproperlyConfigured(
+        "COUNTERFOIL_DEBUG shows secrets to every visitor: not together with an https address."
+    )
 
 DATABASE_ROLE = read("COUNTERFOIL_DB_ROLE")
 DATABASES = {"default": _database(read("DATABASE_URL"), DATABASE_ROLE)}
@@ -212,7 +214,6 @@ USE_I18N = False
 
 # Files are served from where they are installed: no collecting step that a start could forget.
 STATIC_URL = "/static/"
-STATIC_ROOT = DATA_FOLDER / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
@@ -261,7 +262,11 @@ CELERY_WORKER_SEND_TASK_EVENTS = False
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Without these a frozen broker is waited for without end.
-CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_connect_timeout": 2, "socket_timeout": 5, "visibility_timeout": 600}
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "socket_connect_timeout": 2,
+    "socket_timeout": 5,
+    "visibility_timeout": 600,
+}
 CELERY_TASK_PUBLISH_RETRY = False  # with retries one publish blocks for 25 s on a frozen broker
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -285,13 +290,13 @@ LOGGING: dict[str, Any] = {
         "text": {"()": "config.logs.TextLine"},
         "json": {"()": "config.logs.JSONLine"},
     },
+    "filters": {"incidents": {"()": "config.logs.Incidents"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": _LOG_FORMAT}},
     "root": {"handlers": ["stderr"], "level": _LOG_LEVEL},
     "loggers": {
         "django": {"level": _LOG_LEVEL, "handlers": [], "propagate": True},
         "django.server": {"level": _LOG_LEVEL, "handlers": [], "propagate": True},
-        # Each refusal is an answer, not an incident; errors (5xx) are still said.
-        "django.request": {"level": "ERROR"},
+        "django.request": {"filters": ["incidents"]},
         "celery.beat": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},

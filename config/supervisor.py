@@ -93,7 +93,9 @@ def _wait_for_web(port: int) -> bool:
 
 def supervise(now: Running, port: int, *, demo: bool) -> int:
     """Runs the Procfile until Ctrl-C (0) or until something ends by itself (1)."""
-    multiprocessing.set_start_method("fork", force=True)  # honcho's processes are bound methods of live objects
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # honcho's processes are bound methods of live objects
     begun = time.monotonic()
     env = dict(now.env, PYTHONUNBUFFERED="1")
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
@@ -104,7 +106,9 @@ def supervise(now: Running, port: int, *, demo: bool) -> int:
 
     def when_up() -> None:
         if not _wait_for_web(port):
-            say(f"the web has not said it is well for {WEB_ANSWERS_WITHIN_S:.0f} s: see http://localhost:{port}/healthz")
+            say(
+                f"the web has not said it is well for {WEB_ANSWERS_WITHIN_S:.0f} s: see http://localhost:{port}/healthz"
+            )
             return
         say(f"web on {base_url} {time.monotonic() - begun:.1f} s (Ctrl-C stops everything)")
         if demo:
