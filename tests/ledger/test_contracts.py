@@ -12,7 +12,6 @@ from ledger.contracts import (
     DEFAULT_REFUSALS,
     KEYS,
     LONGEST_S,
-    NEVER_REFUSALS,
     Contract,
     ContractError,
     ContractErrors,
@@ -102,9 +101,7 @@ def test_a_value_that_cannot_work_is_refused_with_its_path(change: dict[str, Any
 
 
 # C32: an answer after which the effect may exist must never count as a denial
-@pytest.mark.parametrize(
-    "status", [*range(100, 400, 50), *sorted(NEVER_REFUSALS), *range(500, 600, 33), 0, 999]
-)
+@pytest.mark.parametrize("status", [*range(100, 400, 50), 408, 409, 425, *range(500, 600, 33), 0, 999])
 def test_an_answer_that_proves_nothing_cannot_be_listed_as_a_refusal(status: int) -> None:
     for key in (status, str(status)):
         assert len(_faults({**LEAST, "refusals": {key: "standing"}})) == 1
