@@ -66,8 +66,12 @@ set -e; \
     echo "make: $(PYTHON) has no venv. On Debian: apt-get install python3-venv"; exit 1; }; \
   echo "making .venv with `$(PYTHON) --version` ..."; rm -rf .venv; $(PYTHON) -m venv .venv; }; \
 echo "installing $(1): `grep -c == $(1)` packages ..."; \
-.venv/bin/python -m pip install --disable-pip-version-check --no-input --require-hashes --requirement $(1) \
-  | awk '/^(Collecting|Installing|Successfully)/ { print "  " substr($$0, 1, 100) } /^(Requirement already)/ { have++ } END { if (have) print "  " have " were there already" }'; \
+{ .venv/bin/python -m pip install --disable-pip-version-check --no-input --require-hashes --requirement $(1) 2>&1 || echo "pip failed"; } \
+  | awk '/^Requirement already/ { have++; next } /^Collecting/ { print "  " $$2; next } /^ / { next } \
+         /^Installing/ { print "  unpacking ..."; next } /^(Successfully|Downloading|Using cached)/ { next } \
+         /^pip failed/ { failed = 1; next } { print "  " $$0 } \
+         END { if (have) print "  " have " were there already"; exit failed }' \
+  || { echo "make: the packages could not be installed (see above); make starts again where it stopped"; exit 1; }; \
 .venv/bin/python -m pip check --disable-pip-version-check >/dev/null || { echo "make: the packages in .venv do not fit together: remove .venv and try again"; exit 1; }; \
 touch $@
 endef

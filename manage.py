@@ -10,7 +10,6 @@ import sys
 WITHOUT_SERVERS = {"check", "diffsettings", "findstatic", "help", "makemigrations", "spectacular", "version"}
 # These change tables and act as their owner; everything else acts as the role that web and workers use.
 AS_OWNER = {"dbshell", "flush", "makemigrations", "migrate", "showmigrations", "sqlmigrate"}
-)
 
 
 def main(argv: list[str]) -> None:
