@@ -146,6 +146,10 @@ def _own_folder(path: Path, identity: Identity | None) -> Path:
     return path
 
 
+def _elsewhere(data: Path) -> Path:
+    return Path("/var/lib/counterfoil") / hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+
+
 def _servers_home(data: Path, identity: Identity | None) -> Path:
     """Where servers keep their files: the data folder, or a place of their own when ``nobody`` cannot reach that.
 
@@ -153,7 +157,7 @@ def _servers_home(data: Path, identity: Identity | None) -> Path:
     """
     if _can_enter(data, identity):
         return data
-    home = Path("/var/lib/counterfoil") / hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+    home = _elsewhere(data)
     home.mkdir(parents=True, exist_ok=True)
     (data / "SERVERS-ARE-ELSEWHERE").write_text(
         f"The user nobody cannot enter {data}; its database is in {home}.\n"
@@ -532,12 +536,29 @@ def running(data: Path, *, pg_options: Sequence[str] = (), migrate: bool = True)
             say(f"{server.name} ready {time.monotonic() - begun:.1f} s")
         now.note(None)
         if migrate:
+            _check_keys(env)
             _migrate(env)
         yield now
     finally:
         (data / RUN_FILE).unlink(missing_ok=True)
         for server in reversed(now.servers):
             server.stop()
+
+
+def _check_keys(env: Mapping[str, str]) -> None:
+    """Makes the keys of an empty database; those of one that holds something must be there, or be restored."""
+    import psycopg
+
+    from ledger.keys import KeysMissing, Keyring
+
+    try:
+        with psycopg.connect(env["DATABASE_URL"], connect_timeout=10) as connection:
+            row = connection.execute("SELECT to_regclass('django_migrations') IS NULL").fetchone()
+        Keyring.load(Path(env["COUNTERFOIL_KEYS"]), create=bool(row and row[0]))
+    except psycopg.OperationalError as error:
+        raise CannotStart(f"The database of DATABASE_URL does not answer: {error}".strip()) from error
+    except KeysMissing as error:
+        raise CannotStart(str(error)) from error
 
 
 def _migrate(env: Mapping[str, str]) -> None:
@@ -586,6 +607,7 @@ def _execute_command(arguments: argparse.Namespace) -> int:
             # Resolved: PostgreSQL reports the real path of its folder.
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="counterfoil-"))).resolve()
             data.chmod(0o711)  # ours, and the servers' user must pass through
+            stack.callback(shutil.rmtree, _elsewhere(data), ignore_errors=True)
         stack.enter_context(hold(data))
         options = {"pg_options": arguments.pg_option, "migrate": not arguments.no_migrate}
         return execute(arguments.command, stack.enter_context(running(data, **options)))
