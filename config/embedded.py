@@ -549,7 +549,7 @@ def _check_keys(env: Mapping[str, str]) -> None:
     """Makes the keys of an empty database; those of one that holds something must be there, or be restored."""
     import psycopg
 
-    from ledger.keys import KeysMissing, Keyring
+    from ledger.keys import Keyring, KeysMissing
 
     try:
         with psycopg.connect(env["DATABASE_URL"], connect_timeout=10) as connection:
