@@ -1,0 +1,24 @@
+"""The only writers of the record, one file per verb's family; everything they change carries an Entry.
+
+``intents``     record an intent, withdraw it
+``permits``     ask for permission to dispatch one attempt
+``outcomes``    what a runtime reports about an attempt
+``settlement``  what reconcilers and people found out; leases that ended
+``writing``     the lock, the facts read under it, the entry: used by the other four
+"""
+
+from ledger.services.intents import record_intent, withdraw
+from ledger.services.outcomes import report_outcome
+from ledger.services.permits import ask_permit
+from ledger.services.settlement import expire_leases, note_asked, set_standing, settle
+
+__all__ = [
+    "ask_permit",
+    "expire_leases",
+    "note_asked",
+    "record_intent",
+    "report_outcome",
+    "set_standing",
+    "settle",
+    "withdraw",
+]

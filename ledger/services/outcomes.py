@@ -1,0 +1,317 @@
+"""What a runtime reports about an attempt. An outcome is never lost: what cannot count is kept all the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from django.db import connection
+
+from ledger import errors, failpoints, matching
+from ledger.decisions import DenialClass
+from ledger.facts import AttemptFacts, Facts
+from ledger.intake import nonce_hash, unseal
+from ledger.keys import current
+from ledger.models import EvidenceSource, ParkedEvidence, Workspace
+from ledger.permits import PermitStatement
+from ledger.reports import STORED_AS, Claim, Counted, Report, count
+from ledger.services.permits import Answer, authenticate, check_covers
+from ledger.services.writing import RAW_KEPT, Actor, Locked, Shown, locked
+from ledger.states import AttemptState, Event, Standing, State, contradicts
+
+DIVERGED = "diverged_effect"
+DUPLICATE = "duplicate_effect"
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Who reports: a runtime's token, or the permit's own token (read and verified). ``nonce``: the ask's, if shown."""
+
+    token_id: str | None = None
+    secret_hash: bytes | None = None
+    permit: PermitStatement | None = None
+    nonce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What came over the wire. ``report`` None: it could not be read, ``fault`` says why."""
+
+    raw: bytes
+    report: Report | None = None
+    parsed: Any = None
+    fault: errors.Malformed | errors.TooLarge | None = None
+
+
+def report_outcome(reporter: Reporter, operation_id: str, number: int, body: Body) -> Answer:
+    """Records one report; ``stored_as`` says what it counted for.
+
+    Raises NoLedgerEntry or StaleAttempt with ``recorded: true`` (parked), EvidenceConflict (stored, and the opposite of
+    what is known), MalformedOutcome (kept raw, the attempt unknown), Unauthenticated, Forbidden.
+    """
+    failpoints.reach("outcome.before_commit")
+    answer = _report_completed(reporter, operation_id, number, body) or _report(
+        reporter, operation_id, number, body
+    )
+    failpoints.reach("outcome.after_commit")
+    return answer
+
+
+def _report_completed(reporter: Reporter, operation_id: str, number: int, body: Body) -> Answer | None:
+    """The hot path: the holder of the open attempt shows the receiver's answer. None: not that."""
+    report = body.report
+    if (
+        report is None
+        or reporter.nonce is None
+        or reporter.token_id is None
+        or report.claim is not Claim.COMPLETED
+        or (report.receiver_reference is None and not report.has_receiver_evidence)
+    ):
+        return None
+    shown = _shown(body)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT facts::text FROM ledger_report_completed(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            [
+                reporter.token_id,
+                reporter.secret_hash,
+                operation_id,
+                number,
+                nonce_hash(reporter.nonce),
+                EvidenceSource.RECEIVER_RESPONSE,
+                report.receiver_reference,
+                None if report.result is None else orjson.dumps(report.result).decode(),
+                shown.raw,
+                shown.sha256,
+                shown.size,
+                shown.parsed,
+            ],
+        )
+        row = cursor.fetchone()
+    return None if row is None else Answer(Facts.read(orjson.loads(row[0])), stored_as="completed")
+
+
+def _report(reporter: Reporter, operation_id: str, number: int, body: Body) -> Answer:
+    workspace_id, actor, caller = _who(reporter)
+    refusal: errors.Refusal | None = None
+    with locked(workspace_id, operation_id, actor) as unit:
+        if unit is None or number > len(unit.facts.attempts):
+            park(workspace_id, operation_id, number, body.raw, actor.name)
+            recorded = {"recorded": True, "stored_as": "parked"}
+            if unit is None:
+                refusal = errors.NoLedgerEntry(extra=recorded)
+            else:
+                refusal = errors.StaleAttempt(
+                    "No such attempt is on record; the report was kept.",
+                    extra={**recorded, "next_attempt": unit.facts.next_attempt},
+                    facts=unit.facts,
+                )
+        else:
+            attempt = unit.facts.attempts[number - 1]
+            holder = _holds(reporter, attempt, unit.facts)
+            if caller is not None and not holder:
+                check_covers(caller, unit.facts.capability, unit.facts.row["actor_subject"])
+            stored_as, refusal = _store(unit, attempt, body, holder=holder)
+            unit.reread()
+            if refusal is not None:
+                refusal.facts = unit.facts
+                refusal.extra.setdefault("stored_as", stored_as)
+    if refusal is not None:  # raised after the commit: the report stays on record
+        raise refusal
+    assert unit is not None
+    return Answer(unit.facts, stored_as=stored_as)
+
+
+def _who(reporter: Reporter) -> tuple[int, Actor, Any]:
+    if reporter.permit is not None:
+        workspace_id = Workspace.objects.values_list("id", flat=True).get(name=reporter.permit.workspace)
+        return workspace_id, Actor("runtime", "permit holder"), None
+    assert reporter.token_id is not None and reporter.secret_hash is not None
+    caller = authenticate(reporter.token_id, reporter.secret_hash, "outcome")
+    return caller.workspace_id, caller.actor, caller
+
+
+def _holds(reporter: Reporter, attempt: AttemptFacts, facts: Facts) -> bool:
+    """Only who was given the permit can say that nothing was sent or that it has stopped."""
+    permit = reporter.permit
+    if permit is not None:
+        return permit.invocation_id == facts.invocation_id and permit.attempt == attempt.number
+    return reporter.nonce is not None and nonce_hash(reporter.nonce).hex() == attempt.nonce_hash
+
+
+def park(
+    workspace_id: int, operation_id: str, number: int | None, raw: bytes, by: str, kind: str = "outcome"
+) -> None:
+    """Keeps what arrived for a name that is not on record, inside the caller's transaction. Once per content."""
+    digest = hashlib.sha256(raw).digest()
+    known = ParkedEvidence.objects.filter(
+        workspace_id=workspace_id,
+        operation_id=operation_id,
+        raw_sha256=digest,
+        attempt_number=number,
+        kind=kind,
+    )
+    if not known.exists():
+        ParkedEvidence.objects.create(
+            workspace_id=workspace_id,
+            operation_id=operation_id,
+            attempt_number=number,
+            kind=kind,
+            raw=raw[:RAW_KEPT],
+            raw_sha256=digest,
+            raw_size=len(raw),
+            recorded_by=by,
+        )
+
+
+def _store(
+    unit: Locked, attempt: AttemptFacts, body: Body, *, holder: bool
+) -> tuple[str, errors.Refusal | None]:
+    report = body.report
+    if report is None:
+        return _store_unreadable(unit, attempt, body, holder=holder)
+    counted = count(report, unit.facts.contract)
+    counts = holder or (counted.attempt is AttemptState.COMPLETED and report.has_receiver_evidence)
+    stored_as = STORED_AS[counted.attempt] if counts else "claim"
+    if not _is_repeat(unit, attempt, body):
+        _keep(unit, attempt, body, report, counted, stored_as)
+    elif attempt.state is counted.attempt:
+        return stored_as, None
+    if not counts:
+        unit.write("claim", detail={"attempt": attempt.number, "outcome": report.claim})
+        return stored_as, None
+    if contradicts(attempt.state, counted.attempt):
+        unit.write("evidence_conflict", detail={"attempt": attempt.number, "said": counted.attempt})
+        return stored_as, errors.EvidenceConflict(extra={"recorded": True})
+    _apply(unit, attempt, report, counted, holder=holder)
+    return stored_as, None
+
+
+def _store_unreadable(
+    unit: Locked, attempt: AttemptFacts, body: Body, *, holder: bool
+) -> tuple[str, errors.Refusal | None]:
+    """Kept raw; from the permit's holder the attempt is unknown from now on."""
+    stored_as = "unknown" if holder else "claim"
+    fault = body.fault
+    why = getattr(fault, "why", None) or (fault.detail if fault else "could not be read")
+    refusal = errors.MalformedOutcome(
+        getattr(fault, "path", ""), why, extra=dict(fault.extra) if fault else {}
+    )
+    if _is_repeat(unit, attempt, body):
+        return stored_as, refusal
+    unit.keep(
+        Shown.of(body.raw),
+        source=EvidenceSource.RUNTIME,
+        claim="unreadable",
+        stored_as=stored_as,
+        by=unit.actor.name,
+        attempt=attempt.number,
+    )
+    if holder and attempt.state is AttemptState.OPEN:
+        unit.end_attempt(attempt.number, AttemptState.LOST, reported_at=unit.now, fault="unreadable_report")
+        unit.follow_attempts(detail={"attempt": attempt.number, "why": "unreadable_report"})
+    else:
+        unit.write("claim", detail={"attempt": attempt.number, "outcome": "unreadable"})
+    return stored_as, refusal
+
+
+def _is_repeat(unit: Locked, attempt: AttemptFacts, body: Body) -> bool:
+    """The same bytes about the same attempt were kept before: nothing is stored twice."""
+    return unit.row.evidence.filter(
+        attempt_number=attempt.number, raw_sha256=hashlib.sha256(body.raw).digest()
+    ).exists()
+
+
+def _shown(body: Body) -> Shown:
+    return Shown.of(body.raw, body.parsed)
+
+
+def _keep(
+    unit: Locked, attempt: AttemptFacts, body: Body, report: Report, counted: Counted, stored_as: str
+) -> None:
+    unit.keep(
+        _shown(body),
+        source=EvidenceSource.RECEIVER_RESPONSE if report.has_receiver_evidence else EvidenceSource.RUNTIME,
+        claim=report.claim,
+        stored_as=stored_as,
+        by=unit.actor.name,
+        attempt=attempt.number,
+        reference=report.receiver_reference,
+        scope=counted.why,
+    )
+
+
+def _apply(unit: Locked, attempt: AttemptFacts, report: Report, counted: Counted, *, holder: bool) -> None:
+    """The attempt's end, then what follows for the invocation."""
+    detail: dict[str, Any] = {"attempt": attempt.number, "source": "runtime", "why": counted.why}
+    moved = False
+    ended = attempt.state is AttemptState.OPEN or (
+        attempt.state is AttemptState.LOST and counted.attempt is not AttemptState.LOST
+    )
+    if ended:
+        changes: dict[str, Any] = {"fault": report.fault or attempt.fault}
+        if holder and attempt.reported_at is None:
+            changes["reported_at"] = unit.now
+        unit.end_attempt(attempt.number, counted.attempt, **changes)
+        moved = unit.follow_attempts(detail=detail, **_outcome_columns(unit, report, counted))
+    if not moved:
+        unit.write("report", detail={**detail, "said": counted.attempt})
+        unit.reread()
+    if counted.attempt is AttemptState.COMPLETED and unit.facts.recorded_state is State.COMPLETED:
+        _compare(unit, report)
+
+
+def _outcome_columns(unit: Locked, report: Report, counted: Counted) -> Mapping[str, Any]:
+    columns: dict[str, Any] = {"outcome_source": "runtime", "settled_at": unit.now}
+    if counted.attempt is AttemptState.COMPLETED:
+        return {
+            **columns,
+            "outcome": "completed",
+            "receiver_reference": report.receiver_reference,
+            "result": None if report.result is None else orjson.dumps(report.result).decode(),
+        }
+    clears_at = None
+    if counted.denial_class is DenialClass.CLEARS_AT:
+        clears_at = unit.now + timedelta(seconds=counted.clears_after_s or 0)
+    return {
+        **columns,
+        "outcome": "denied",
+        "result": None if report.result is None else orjson.dumps(report.result).decode(),
+        "denial_reason": counted.reason,
+        "denial_class": counted.denial_class,
+        "denial_clears_at": clears_at,
+    }
+
+
+def _compare(unit: Locked, report: Report) -> None:
+    """The receiver's own answer beside what was intended: another amount or a second reference is a discrepancy."""
+    flags = []
+    capability = unit.row.capability
+    if capability.matches_evidence and report.evidence_body is not None and capability.reconciler:
+        arguments = unseal(unit.row.arguments, _bytes(unit.row.sealed), current().fernet)
+        if matching.differences(
+            report.evidence_body, capability.reconciler.get("match", {}), arguments, unit.facts.row["amount"]
+        ):
+            flags.append(DIVERGED)
+    known = unit.row.receiver_reference
+    if known is not None and report.receiver_reference not in (None, known):
+        flags.append(DUPLICATE)
+    flag(unit, flags)
+
+
+def flag(unit: Locked, flags: list[str]) -> None:
+    """Marks a completed operation as a discrepancy; a flag that is there already changes nothing."""
+    new = [name for name in flags if name not in unit.row.flags]
+    if new:
+        unit.write(
+            Event.FLAG, detail={"flags": new}, flags=[*unit.row.flags, *new], standing=Standing.DISCREPANCY
+        )
+        unit.reread()
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
