@@ -426,7 +426,7 @@ def _prepare_database(superuser_url: str, password: str, options: Sequence[str])
             connection.execute("CREATE ROLE counterfoil_app")
         connection.execute("GRANT counterfoil_app TO counterfoil WITH ADMIN TRUE, INHERIT TRUE, SET TRUE")
         connection.execute("GRANT pg_monitor, pg_checkpoint TO counterfoil")
-        if not connection.execute("SELECT FROM pg_database WHERE datname = 'counterfoil'").fetchone():
+        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = 'counterfoil'").fetchone():
             connection.execute("CREATE DATABASE counterfoil OWNER counterfoil")
     if any(
         option.startswith("shared_preload_libraries") and "pg_stat_statements" in option for option in options

@@ -60,7 +60,7 @@ def test_the_port_being_taken_is_said_before_anything_starts(tmp_path: Path) -> 
 
     assert run.returncode == 1
     assert f"Port {port} cannot be used" in run.stderr
-    assert "ready" not in run.stderr
+    assert "PostgreSQL" not in run.stderr
     assert not (tmp_path / "postgres").exists()
 
 
