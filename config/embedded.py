@@ -523,14 +523,11 @@ def running(data: Path, *, pg_options: Sequence[str] = (), migrate: bool = True)
     env["COUNTERFOIL_KEYS"] = str(environment.keys_folder(env))
     now = Running(data, env)
     try:
-        for name, start in (
-            ("DATABASE_URL", lambda: start_postgres(data, pg_options)),
-            ("REDIS_URL", lambda: start_valkey(data)),
-        ):
+        for name in ("DATABASE_URL", "REDIS_URL"):
             if env.get(name):
                 continue
             begun = time.monotonic()
-            server = start()
+            server = start_postgres(data, pg_options) if name == "DATABASE_URL" else start_valkey(data)
             now.servers.append(server)
             env[name] = server.url
             say(f"{server.name} ready {time.monotonic() - begun:.1f} s")
@@ -563,7 +560,7 @@ def _check_keys(env: Mapping[str, str]) -> None:
 
 def _migrate(env: Mapping[str, str]) -> None:
     begun = time.monotonic()
-    command = [sys.executable, environment.ROOT / "manage.py", "migrate", "--no-input", "--verbosity=0"]
+    command = [sys.executable, str(environment.ROOT / "manage.py"), "migrate", "--no-input", "--verbosity=0"]
     done = subprocess.run(
         command, env={**env, "COUNTERFOIL_DB_ROLE": "owner"}, stdout=sys.stderr, check=False
     )

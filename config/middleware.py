@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from django.core.handlers.exception import convert_exception_to_response
 from django.http import HttpRequest, HttpResponse
@@ -23,7 +23,7 @@ class RuntimeDoor:
         self.for_people = get_response
         self.for_runtimes = convert_exception_to_response(_call_view)
 
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if request.path_info.startswith(RUNTIME_PREFIX):
             return self.for_runtimes(request)
         return self.for_people(request)
@@ -33,7 +33,7 @@ def _call_view(request: HttpRequest) -> HttpResponseBase:
     """What Django's own handler does once no middleware is left."""
     match = resolve(request.path_info)
     request.resolver_match = match
-    response = match.func(request, *match.args, **match.kwargs)
+    response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
     if isinstance(response, HttpResponse) and callable(getattr(response, "render", None)):
         response = response.render()  # type: ignore[attr-defined]
     if isinstance(response, HttpResponse) and not response.has_header("Content-Length"):

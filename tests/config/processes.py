@@ -28,7 +28,9 @@ def clean_env(**changes: str) -> dict[str, str]:
 
 def python(*arguments: str, env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout, check=False
+    )
 
 
 def a_free_port() -> int:
@@ -103,7 +105,9 @@ class Service:
 def service(folder: Path) -> Iterator[Service]:
     """A service that is up; whatever the test did to it, nothing of it is left afterwards."""
     port, log = a_free_port(), folder / "said.log"
-    env = clean_env(COUNTERFOIL_DATA=str(folder / "data"), PORT=str(port), WEB_WORKERS="1", WORKER_PROCESSES="1")
+    env = clean_env(
+        COUNTERFOIL_DATA=str(folder / "data"), PORT=str(port), WEB_WORKERS="1", WORKER_PROCESSES="1"
+    )
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "config.embedded", "run", "--pg-option", "fsync=off"],

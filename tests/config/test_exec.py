@@ -62,7 +62,18 @@ def test_the_command_gets_its_servers_and_its_exit_code_is_returned(tmp_path: Pa
 
 def test_a_killed_exec_leaves_no_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "config.embedded", "exec", "--no-migrate", "--data", tmp_path, "--", "sleep", "60"],
+        [
+            sys.executable,
+            "-m",
+            "config.embedded",
+            "exec",
+            "--no-migrate",
+            "--data",
+            tmp_path,
+            "--",
+            "sleep",
+            "60",
+        ],
         cwd=ROOT,
         env=clean_env(),
         stderr=subprocess.DEVNULL,

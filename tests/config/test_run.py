@@ -56,7 +56,9 @@ def test_the_port_being_taken_is_said_before_anything_starts(tmp_path: Path) -> 
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        run = python("-m", "config.embedded", "run", env=clean_env(COUNTERFOIL_DATA=str(tmp_path), PORT=str(port)))
+        run = python(
+            "-m", "config.embedded", "run", env=clean_env(COUNTERFOIL_DATA=str(tmp_path), PORT=str(port))
+        )
 
     assert run.returncode == 1
     assert f"Port {port} cannot be used" in run.stderr
@@ -72,7 +74,9 @@ def test_the_port_being_taken_is_said_before_anything_starts(tmp_path: Path) -> 
         ("shell", {"REDIS_URL": "redis://127.0.0.1:1/0"}),  # half of the servers named is none
     ],
 )
-def test_a_command_without_servers_says_so_and_fails(tmp_path: Path, command: str, env: dict[str, str]) -> None:
+def test_a_command_without_servers_says_so_and_fails(
+    tmp_path: Path, command: str, env: dict[str, str]
+) -> None:
     ran = python("manage.py", command, env=clean_env(COUNTERFOIL_DATA=str(tmp_path)) | env)
 
     assert ran.returncode == 1
@@ -92,7 +96,9 @@ def test_a_note_left_by_a_killed_service_is_not_believed(tmp_path: Path) -> None
     (tmp_path / "lock").write_text("1")
     (tmp_path / "run.json").write_text('{"database_url": "postgresql://x/y", "redis_url": "", "port": null}')
 
-    assert python("manage.py", "showmigrations", env=clean_env(COUNTERFOIL_DATA=str(tmp_path))).returncode == 1
+    assert (
+        python("manage.py", "showmigrations", env=clean_env(COUNTERFOIL_DATA=str(tmp_path))).returncode == 1
+    )
 
 
 def test_commands_find_the_running_servers(up: Service) -> None:
