@@ -207,12 +207,13 @@ def decide(situation: Situation) -> Decision:
     raise AssertionError("the last rule matches everything on record")  # pragma: no cover
 
 
-_STRICTNESS = (DenialClass.CLEARED, DenialClass.CLEARS_AT, DenialClass.STANDING)
+STRICTNESS = (DenialClass.CLEARED, DenialClass.CLEARS_AT, DenialClass.STANDING)
+"""From the mildest to the strictest."""
 
 
 def stricter(first: DenialClass, second: DenialClass) -> DenialClass:
     """The stricter of two classes: a runtime may tighten what the contract says, never loosen it."""
-    return max(first, second, key=_STRICTNESS.index)
+    return max(first, second, key=STRICTNESS.index)
 
 
 MAX_ATTEMPTS = 5
