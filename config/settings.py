@@ -233,6 +233,7 @@ REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
+    "EXCEPTION_HANDLER": "ledger.api.views.problem_of",
 }
 
 SPECTACULAR_SETTINGS: dict[str, Any] = {

@@ -6,6 +6,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from config.health import healthz
+from ledger.api.urls import fallback
 
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
@@ -16,4 +17,5 @@ urlpatterns = [
     path("", include("reconciliation.api.urls")),
     path("accounts/", include("allauth.urls")),
     path("admin/", admin.site.urls),
+    *fallback,
 ]

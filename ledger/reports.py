@@ -74,7 +74,7 @@ def parse_report(body: object) -> Report:
     if unknown:
         raise Malformed(f"/{unknown[0]}", "is not a field of this call", extra={"unknown_fields": unknown})
     try:
-        claim = Claim(body.get("outcome"))
+        claim = Claim(str(body.get("outcome")))
     except ValueError:
         raise Malformed("/outcome", "must be completed, denied, not_sent or unknown") from None
     evidence = _mapping(body.get("evidence"), "/evidence", frozenset({"source", "http_status", "body"}))

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from django.urls.resolvers import URLPattern, URLResolver
+from django.contrib.auth.decorators import login_not_required
+from django.urls import path, re_path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from ledger.api import operations, views
+
+urlpatterns = [
+    path("api/v1/operations:batch", views.BatchView.as_view()),
+    path("api/v1/operations/<str:operation_id>", operations.operation),
+    path("api/v1/operations/<str:operation_id>/attempts/<str:number>", operations.attempt),
+    path("api/v1/operations/<str:operation_id>/attempts/<str:number>/outcome", operations.outcome),
+    path("api/v1/operations/<str:operation_id>/withdrawal", views.WithdrawalView.as_view()),
+    path("api/v1/tasks/<str:task_id>", views.TaskView.as_view()),
+    path(".well-known/counterfoil-keys.json", login_not_required(views.public_keys)),
+]
+
+# Placed last by the project: whatever else is asked below /api/ gets a typed answer.
+fallback = [re_path(r"^api/", operations.not_found)]

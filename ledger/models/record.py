@@ -6,6 +6,8 @@ no index: settling an operation updates its row in place, and open work is found
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
@@ -15,10 +17,10 @@ from ledger.models.tenancy import Runtime, Workspace
 from ledger.states import AttemptState, Standing, State
 
 
-class Shared(models.ForeignKey):
+class Shared(models.ForeignKey):  # type: ignore[type-arg]
     """A foreign key to a row that every request shares: no database constraint (see ``tenancy``), no index of its own."""
 
-    def __init__(self, to: object, on_delete: object = models.PROTECT, **options: object) -> None:
+    def __init__(self, to: Any, on_delete: Any = models.PROTECT, **options: Any) -> None:
         options.setdefault("db_constraint", False)
         options.setdefault("db_index", False)
         options.setdefault("related_name", "+")

@@ -291,11 +291,13 @@ def _compare(unit: Locked, report: Report) -> None:
     """The receiver's own answer beside what was intended: another amount or a second reference is a discrepancy."""
     flags = []
     capability = unit.row.capability
-    if capability.matches_evidence and report.evidence_body is not None and capability.reconciler:
+    if capability.matches_evidence and isinstance(report.evidence_body, dict) and capability.reconciler:
         arguments = unseal(unit.row.arguments, _bytes(unit.row.sealed), current().fernet)
-        if matching.differences(
-            report.evidence_body, capability.reconciler.get("match", {}), arguments, unit.facts.row["amount"]
-        ):
+        mismatches = matching.match_item(
+            capability.reconciler, report.evidence_body, arguments, unit.facts.row["amount"]
+        )
+        # An answer to the call may say less than the receiver's record: what it does not say is not another value.
+        if any(mismatch.found != matching.printable(matching.ABSENT) for mismatch in mismatches):
             flags.append(DIVERGED)
     known = unit.row.receiver_reference
     if known is not None and report.receiver_reference not in (None, known):

@@ -102,9 +102,6 @@ def grant(
                 detail={"why": decision.detail},
                 denial_reason=decision.detail,
                 denial_class="cleared",
-                outcome="denied",
-                outcome_source="ledger",
-                settled_at=unit.now,
             )
             unit.reread()
             return None, refusal_for_permission(unit.facts)

@@ -1,0 +1,84 @@
+"""Reading a request: names from the path, the body under a cap, JSON by the one strict parser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+
+from ledger import errors
+from ledger.digests import JSON, parse
+from ledger.intake import valid_name
+
+BODY_MAX = 256 * 1024  # an intent's arguments are what a tool call carries, not a file
+OUTCOME_READ_MAX = 8 * 1024 * 1024  # a larger report is cut here: its digest then covers what was read
+_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A body as it came; ``cut``: more was sent than is read."""
+
+    raw: bytes
+    cut: bool
+
+
+def operation_name(name: str) -> str:
+    """An operation ID from the path; raises Malformed."""
+    if not valid_name(name):
+        raise errors.Malformed(
+            "", "an operation ID is 1 to 200 of A-Z a-z 0-9 . _ ~ : @ + = -, and neither . nor .."
+        )
+    return name
+
+
+def attempt_number(text: str) -> int:
+    """An attempt's number from the path; raises Malformed."""
+    if not _NUMBER.fullmatch(text):
+        raise errors.Malformed("", "an attempt's number is decimal, 1 to 9999, without a leading zero")
+    return int(text)
+
+
+def read_body(request: HttpRequest, most: int) -> Read:
+    """At most ``most`` bytes of the body, declared or chunked, and whether there was more."""
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    if declared.isdigit():
+        raw = request.read(min(int(declared), most))
+        return Read(raw, int(declared) > most)
+    stream = request.META.get("wsgi.input")
+    pieces: list[bytes] = []
+    size = 0
+    while stream is not None and size <= most:
+        piece = stream.read(_CHUNK)
+        if not piece:
+            break
+        pieces.append(piece)
+        size += len(piece)
+    raw = b"".join(pieces)
+    return Read(raw[:most], len(raw) > most)
+
+
+def json_body(request: HttpRequest) -> JSON:
+    """The parsed body. Raises UnsupportedMediaType, TooLarge, Malformed."""
+    if request.content_type != "application/json":
+        raise errors.UnsupportedMediaType()
+    read = read_body(request, BODY_MAX)
+    if read.cut:
+        raise errors.TooLarge(BODY_MAX)
+    return parse(read.raw, max_bytes=BODY_MAX)
+
+
+def wait_parameters(request: HttpRequest, longest_s: float) -> tuple[float, int | None]:
+    """(seconds to wait, the version the caller has). Raises Malformed."""
+    wait, since = request.GET.get("wait"), request.GET.get("since")
+    try:
+        seconds = 0.0 if wait is None else float(wait)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= longest_s:
+        raise errors.Malformed("", f"wait is seconds from 0 to {longest_s:g}")
+    if since is not None and not re.fullmatch(r"[0-9]{1,9}", since):
+        raise errors.Malformed("", "since is the version you have")
+    return seconds, None if since is None else int(since)

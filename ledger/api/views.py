@@ -1,0 +1,144 @@
+"""The calls that DRF serves: withdrawal, a task's operations, a batch, the public keys."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+from django.db import InterfaceError, OperationalError, connection
+from django.http import HttpRequest, HttpResponse
+from rest_framework import exceptions
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from ledger import errors, selectors, services
+from ledger.api.authentication import Credential, RuntimeToken, credential
+from ledger.api.problems import json_response, problem_body, problem_response
+from ledger.api.representation import operation_body
+from ledger.api.requests import json_body, operation_name
+from ledger.digests import JSON
+from ledger.intake import parse_intent, parse_nonce, valid_name
+from ledger.keys import current
+from ledger.services.writing import Caller
+
+logger = logging.getLogger("ledger.api")
+
+BATCH_MAX = 100
+PAGE = 100  # operations of a task in one answer
+_ITEM_FIELDS = frozenset({"operation_id", "permit_nonce"})
+
+
+class RuntimeView(APIView):
+    """A call of a runtime: its token authenticates, refusals are problems."""
+
+    authentication_classes = (RuntimeToken,)
+    permission_classes = ()
+    scope = "read"
+
+    @property
+    def caller(self) -> Caller:
+        return cast(Caller, self.request.user)
+
+
+class WithdrawalView(RuntimeView):
+    """Gives up an operation that is intended or denied."""
+
+    scope = "intent"
+
+    def put(self, request: Request, operation_id: str) -> HttpResponse:
+        answer = services.withdraw(self.caller, operation_name(operation_id))
+        return json_response(operation_body(answer.facts, replayed=answer.replayed))
+
+
+class TaskView(RuntimeView):
+    """All operations of one task with their decisions: what a resumed task reads first."""
+
+    def get(self, request: Request, task_id: str) -> HttpResponse:
+        if not valid_name(task_id):
+            raise errors.Malformed("", "that is no task ID")
+        after = request.query_params.get("after")
+        page = selectors.task_page(self.caller, task_id, after=after, limit=PAGE)
+        if page is None:
+            raise errors.NoLedgerEntry("No operation of this task is on record.")
+        return json_response(
+            {
+                "task_id": task_id,
+                "operations": [operation_body(facts) for facts in page.facts],
+                "next": None if page.next is None else f"/api/v1/tasks/{task_id}?after={page.next}",
+            }
+        )
+
+
+class BatchView(RuntimeView):
+    """Up to a hundred intents in one request; each gets the answer it would have got alone."""
+
+    scope = "intent"
+
+    def post(self, request: Request) -> HttpResponse:
+        held = credential(request._request)
+        items = _items(json_body(request._request))
+        answers: dict[int, dict[str, Any]] = {}
+        # By name: two batches that share operations take their locks in one order.
+        for index in sorted(range(len(items)), key=lambda i: str(items[i].get("operation_id"))):
+            answers[index] = _answer_item(held, items[index])
+        return json_response({"operations": [answers[index] for index in range(len(items))]})
+
+
+def _items(body: JSON) -> list[dict[str, Any]]:
+    if (
+        not isinstance(body, dict)
+        or body.keys() != {"operations"}
+        or not isinstance(body["operations"], list)
+    ):
+        raise errors.Malformed("", 'must be {"operations": […]}')
+    items = body["operations"]
+    if not 1 <= len(items) <= BATCH_MAX:
+        raise errors.Malformed("/operations", f"must hold 1 to {BATCH_MAX} operations")
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise errors.Malformed(f"/operations/{index}", "must be an object")
+    return cast(list[dict[str, Any]], items)
+
+
+def _answer_item(held: Credential, item: dict[str, Any]) -> dict[str, Any]:
+    """{"status", "body"}: what PUT on this operation would have answered."""
+    name = item.get("operation_id")
+    try:
+        if not isinstance(name, str) or not valid_name(name):
+            raise errors.Malformed("/operation_id", "must be an operation ID")
+        intent = parse_intent(name, item, also=_ITEM_FIELDS)
+        nonce = parse_nonce(item.get("permit_nonce")) if intent.dispatch else None
+        answer = services.record_intent(held.token_id, held.secret_hash, intent, nonce)
+    except errors.Refusal as refusal:
+        return {
+            "status": refusal.status,
+            "body": problem_body(refusal, name if isinstance(name, str) else None),
+        }
+    body = operation_body(answer.facts, replayed=answer.replayed, permit=answer.permit)
+    return {"status": 201 if answer.created else 200, "body": body}
+
+
+def public_keys(request: HttpRequest) -> HttpResponse:
+    """The keys that permits are signed with, old ones too, as a JWK Set (RFC 7517)."""
+    response = json_response(current().public_jwks())
+    response["Cache-Control"] = "public, max-age=300"
+    return response
+
+
+def problem_of(exception: Exception, context: dict[str, Any]) -> HttpResponse | None:
+    """DRF's exceptions and our refusals, as problems; the database's silence as `unavailable`."""
+    name = context["kwargs"].get("operation_id")
+    match exception:
+        case errors.Refusal():
+            return problem_response(exception, name)
+        case exceptions.MethodNotAllowed():
+            return problem_response(errors.MethodNotAllowed(), name)
+        case exceptions.UnsupportedMediaType():
+            return problem_response(errors.UnsupportedMediaType(), name)
+        case exceptions.NotAuthenticated() | exceptions.AuthenticationFailed():
+            return problem_response(errors.Unauthenticated(), name)
+        case OperationalError() | InterfaceError():
+            connection.close()
+            return problem_response(errors.Unavailable(retry_after=1), name)
+    logger.exception("unexpected error: %s", context["request"].path, exc_info=exception)
+    return problem_response(errors.InternalError(), name)
