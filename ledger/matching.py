@@ -218,8 +218,8 @@ def compile_path(text: str) -> Path:
         compiled = _ENVIRONMENT.compile(text)
     except (JSONPathError, RecursionError) as error:
         raise PathRefused(f"no JSONPath of RFC 9535: {str(error).splitlines()[0]}") from error
-    if not isinstance(compiled, JSONPath):
-        raise PathRefused("no JSONPath of RFC 9535: several paths in one")
+    if not isinstance(compiled, JSONPath) or not text:
+        raise PathRefused("no JSONPath of RFC 9535: not one path from $")
     if sum(isinstance(part, JSONPathRecursiveDescentSegment) for part in compiled.segments) > 1:
         raise PathRefused("more than one '..'")
     for expression in _filter_expressions(compiled):
@@ -445,7 +445,7 @@ def _comparison(text: Any, entry: Any) -> Comparison:
         raise ValueError("'to' must be a JSON Pointer such as /arguments/amount")
     if pointer.split("/")[1] not in INTENT_NAMES:
         raise ValueError(f"'to' must begin with one of {', '.join('/' + name for name in INTENT_NAMES)}")
-    if how not in set(As):
+    if how not in list(As):
         raise ValueError(f"'as' must be one of {', '.join(As)}")
     currency, digits = entry.get("currency"), entry.get("digits")
     if how != As.MINOR_UNITS and (currency is not None or digits is not None):
