@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from ledger.decisions import DenialClass
+from ledger.decisions import Action, DenialClass, Reason
 from ledger.facts import AttemptFacts, Facts
 from ledger.services.permits import Permit
-from ledger.states import State
+from ledger.states import AttemptState, State
 
 
 def operation_body(
@@ -46,7 +46,7 @@ def operation_body(
         "compensates": row["compensates"],
         "lookup": facts.contract.lookup,
         "operator_only": facts.contract.operator_only,
-        "decision": decision_body(facts, dispatch_allowed=permit is not None),
+        "decision": decision_body(facts) if permit is None else _permitted(facts),
         "retryable": facts.decision.allows_permit,
         "reuse_key": True,
         "reconciliation_required": facts.state is State.UNKNOWN,
@@ -65,15 +65,33 @@ def operation_body(
     return body
 
 
-def decision_body(facts: Facts, *, dispatch_allowed: bool = False) -> dict[str, Any]:
-    """What the caller is to do. ``dispatch_allowed`` is true beside a permit only."""
+def decision_body(facts: Facts) -> dict[str, Any]:
+    """What a caller without a permit is to do."""
     decision = facts.decision
     return {
         "action": decision.action,
         "reason": decision.reason,
-        "dispatch_allowed": dispatch_allowed,
+        "dispatch_allowed": False,
         "next_attempt": facts.next_attempt,
         "retry_at": z(facts.retry_at),
+    }
+
+
+def _permitted(facts: Facts) -> dict[str, Any]:
+    """What the holder of a permit is to do, while everybody else waits: the decision that gave it."""
+    *earlier, _ = facts.attempts
+    if not earlier:
+        action, reason = Action.DISPATCH, Reason.INTENT_RECORDED
+    elif any(attempt.state is AttemptState.LOST for attempt in earlier):
+        action, reason = Action.RETRY, Reason.RECEIVER_REPLAYS
+    else:
+        action, reason = Action.RETRY, Reason.DENIAL_CLEARED
+    return {
+        "action": action,
+        "reason": reason,
+        "dispatch_allowed": True,
+        "next_attempt": None,
+        "retry_at": None,
     }
 
 

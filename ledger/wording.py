@@ -1,0 +1,164 @@
+"""What people read of an operation: its sentence, its arguments line by line, words for states and faults. Pure.
+
+Nothing here decides. A value that the capability calls sensitive never becomes text: its place is shown, not it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ledger.digests import canonical
+from ledger.states import AttemptState, Standing, State
+
+LEAVES_MAX = 400
+"""Lines of arguments on one page; real calls have fewer than 100. What is left out is counted in words."""
+
+STATES: Mapping[State, str] = {
+    State.INTENDED: "Intended",
+    State.DISPATCHED: "Dispatched",
+    State.COMPLETED: "Completed",
+    State.DENIED: "Denied",
+    State.UNKNOWN: "Unknown",
+    State.WITHDRAWN: "Withdrawn",
+}
+
+ATTEMPTS: Mapping[AttemptState, str] = {
+    AttemptState.OPEN: "open",
+    AttemptState.COMPLETED: "completed",
+    AttemptState.DENIED: "denied",
+    AttemptState.NOT_SENT: "not sent",
+    AttemptState.LOST: "lost: outcome unknown",
+}
+
+STATE_SENTENCES: Mapping[State, str] = {
+    State.INTENDED: "Recorded. Nothing has been dispatched.",
+    State.DISPATCHED: "A permit was granted and its lease runs: the effect may be on its way.",
+    State.COMPLETED: "The effect exists.",
+    State.DENIED: "The effect does not exist.",
+    State.UNKNOWN: "Dispatched, and whether the effect exists is not known. Nobody may dispatch it again.",
+    State.WITHDRAWN: "Given up before anything was dispatched.",
+}
+
+
+class Loudness(StrEnum):
+    """What a state is drawn as: one name for the icon, the word and the colour."""
+
+    INTENDED = "intended"
+    DISPATCHED = "dispatched"
+    COMPLETED = "completed"
+    DENIED = "denied"
+    UNKNOWN = "unknown"
+    WITHDRAWN = "withdrawn"
+    DISCREPANCY = "discrepancy"
+    ABANDONED = "abandoned"
+    NO_ENTRY = "no_entry"
+
+
+def badge(state: State, standing: Standing) -> tuple[Loudness, str]:
+    """How the state is drawn and the word beside it. A discrepancy outshouts every state but is never settled."""
+    if standing is Standing.DISCREPANCY:
+        return Loudness.DISCREPANCY, "Discrepancy"
+    if standing is Standing.ABANDONED:
+        return Loudness.ABANDONED, "Abandoned, outcome unknown"
+    return Loudness(state.value), STATES[state]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One line of the arguments. ``type`` is JSON's word; ``hidden``: there is a value and it is not shown."""
+
+    pointer: str
+    type: str
+    text: str
+    hidden: bool = False
+
+
+def leaves(arguments: Any, sensitive: Sequence[str] = (), *, everything: bool = False) -> Iterator[Leaf]:
+    """Every value of the arguments with its JSON Pointer, containers only where they are empty."""
+    stack: list[tuple[str, Any, bool]] = [("", arguments, everything)]
+    while stack:
+        pointer, value, hidden = stack.pop()
+        hidden = hidden or pointer in sensitive
+        if hidden and not (isinstance(value, dict | list) and value):
+            yield Leaf(pointer, "hidden", "", hidden=True)
+        elif isinstance(value, dict) and value:
+            stack.extend(
+                (f"{pointer}/{_escaped(name)}", member, hidden) for name, member in reversed(value.items())
+            )
+        elif isinstance(value, list) and value:
+            stack.extend((f"{pointer}/{i}", value[i], hidden) for i in reversed(range(len(value))))
+        else:
+            yield Leaf(pointer, *_scalar(value))
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _scalar(value: Any) -> tuple[str, str]:
+    match value:
+        case None:
+            return "null", "null"
+        case bool():
+            return "boolean", "true" if value else "false"
+        case int() | float():
+            return "number", canonical(value).decode()
+        case str():
+            return "text", value
+        case dict():
+            return "object", "no members"
+        case _:
+            return "list", "no items"
+
+
+_PLACE = re.compile(r"\{([^{}]*)\}")
+
+
+def sentence(
+    template: str,
+    *,
+    capability: str,
+    arguments: Any,
+    amount: Mapping[str, str] | None,
+    sensitive: Sequence[str] = (),
+    everything: bool = False,
+) -> str:
+    """The capability's ``summary`` filled in: ``{amount}`` is the recorded amount, any other name a member of the
+    arguments or a pointer into them (``{/order/id}``). A hidden or missing value is said to be so.
+
+    Without a template: the capability's name and its amount.
+    """
+    if not template:
+        return f"{capability} {_money(amount)}" if amount else capability
+
+    def fill(place: re.Match[str]) -> str:
+        name = place[1]
+        if name == "amount" and amount is not None:
+            return _money(amount)
+        pointer = name if name.startswith("/") else f"/{_escaped(name)}"
+        if everything or any(pointer == hidden or pointer.startswith(f"{hidden}/") for hidden in sensitive):
+            return "‹hidden›"
+        found = _at(arguments, pointer)
+        return "‹missing›" if found is None else _scalar(found)[1]
+
+    return _PLACE.sub(fill, template)
+
+
+def _money(amount: Mapping[str, str]) -> str:
+    return f"{amount['currency']} {amount['value']}"
+
+
+def _at(document: Any, pointer: str) -> Any:
+    for step in pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(document, dict):
+            document = document.get(name)
+        elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+            document = document[int(name)]
+        else:
+            return None
+    return document
