@@ -38,7 +38,8 @@ class Sandbox:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SandboxFailed(f"the sandbox receiver ended with code {self._process.wait(STOP_S)}")
+            self.stop()
+            raise SandboxFailed("the sandbox receiver ended without a word")
         self.base_url: str = json.loads(line)["base_url"]
 
     def base_url_of(self, contract: Contract) -> str:
@@ -47,7 +48,7 @@ class Sandbox:
     def stop(self) -> None:
         """Ask it to stop; on return its ledger file is whole and closed. Raises SandboxFailed when it crashed."""
         process = self._process
-        if process.returncode is None:
+        if process.poll() is None:
             process.terminate()
             try:
                 process.wait(STOP_S)

@@ -524,8 +524,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = Plan(FaultSpec.parse(options.faults), options.seed)
     except FaultSpecError as error:
         parser.error(str(error))
-    receiver = Receiver(options.ledger, plan)
-    server = Server((options.host, options.port), receiver)
+    try:
+        receiver = Receiver(options.ledger, plan)
+        server = Server((options.host, options.port), receiver)
+    except (sqlite3.Error, OSError) as error:
+        sys.stderr.write(
+            f"sandbox receiver: {options.ledger} or port {options.port} cannot be used: {error}\n"
+        )
+        return 1
 
     def stop(*_: object) -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()

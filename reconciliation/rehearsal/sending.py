@@ -75,6 +75,10 @@ def send(url: str, content: bytes, *, headers: Mapping[str, str], timeout_s: flo
             return NoReply(_fault_after_connecting(error), sent=True)
         if len(raw) > LARGEST_REPLY:
             return NoReply("reply_too_large", sent=True)
+        if (
+            response.length
+        ):  # bytes that were promised and did not come: a capped read does not complain of them
+            return NoReply("reply_truncated", sent=True)
         text = raw.decode("utf-8", "replace")
         retry_after = response.headers.get("Retry-After", "")
         return Reply(
