@@ -217,7 +217,7 @@ def compile_path(text: str) -> Path:
     try:
         compiled = _ENVIRONMENT.compile(text)
     except (JSONPathError, RecursionError) as error:
-        raise PathRefused(f"no JSONPath of RFC 9535: {str(error).splitlines()[0]}") from error
+        raise PathRefused(f"no JSONPath of RFC 9535: {_said(error)}") from error
     if not isinstance(compiled, JSONPath) or not text:
         raise PathRefused("no JSONPath of RFC 9535: not one path from $")
     if sum(isinstance(part, JSONPathRecursiveDescentSegment) for part in compiled.segments) > 1:
@@ -229,6 +229,11 @@ def compile_path(text: str) -> Path:
             raise PathRefused("a filter may only look at single nodes")
     stem = tuple(_stem(compiled))
     return Path(text, stem if _is_singular(compiled) else None, stem, compiled)
+
+
+def _said(error: Exception) -> str:
+    """Return the error's own first words: as text, the library's errors point into a path that may be empty."""
+    return str(error.args[0]) if error.args else type(error).__name__
 
 
 def _is_singular(compiled: Any) -> bool:
