@@ -24,9 +24,13 @@ class RuntimeDoor:
         self.for_runtimes = convert_exception_to_response(_call_view)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        if request.path_info.startswith(RUNTIME_PREFIX):
-            return self.for_runtimes(request)
-        return self.for_people(request)
+        if not request.path_info.startswith(RUNTIME_PREFIX):
+            return self.for_people(request)
+        response = self.for_runtimes(request)
+        # What CommonMiddleware does for pages; without it every answer would be sent in chunks.
+        if isinstance(response, HttpResponse) and not response.has_header("Content-Length"):
+            response.headers["Content-Length"] = str(len(response.content))
+        return response
 
 
 def _call_view(request: HttpRequest) -> HttpResponseBase:
@@ -36,6 +40,4 @@ def _call_view(request: HttpRequest) -> HttpResponseBase:
     response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
     if isinstance(response, HttpResponse) and callable(getattr(response, "render", None)):
         response = response.render()  # type: ignore[attr-defined]
-    if isinstance(response, HttpResponse) and not response.has_header("Content-Length"):
-        response.headers["Content-Length"] = str(len(response.content))
     return response
