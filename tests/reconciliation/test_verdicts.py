@@ -652,9 +652,9 @@ def test_nothing_moves_until_a_verdict_settles(finding: Finding) -> None:
         assert settlement_event(state, judge(finding, around)) == ()
 
 
-def test_no_event_is_ever_refused_after_a_dispute() -> None:
+def test_a_disputed_record_cannot_be_flagged_besides() -> None:
     with pytest.raises(IllegalTransition):
-        advance(State.UNKNOWN, Event.FLAG)  # which is why a flag on a denied record is a dispute alone
+        advance(State.UNKNOWN, Event.FLAG)  # so a flagged effect of a denied record is a dispute alone
 
 
 # ----- the bound -----
