@@ -1,8 +1,10 @@
-"""Reading the record for the API: a task's operations, the arguments of one operation."""
+"""Reading the record: a task's operations, one operation's arguments, entries, and names that are known."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +15,7 @@ from ledger import errors, tenancy
 from ledger.facts import Facts
 from ledger.intake import unseal
 from ledger.keys import current
-from ledger.models import Invocation, Task
+from ledger.models import Entry, Invocation, Membership, ParkedEvidence, Task
 from ledger.permissions import matches
 from ledger.services.writing import Caller
 
@@ -63,3 +65,55 @@ def _covers(caller: Caller, facts: Facts) -> bool:
     return any(matches(pattern, facts.capability) for pattern in caller.capabilities) and any(
         matches(pattern, facts.row["actor_subject"]) for pattern in caller.subjects
     )
+
+
+# For the apps above this one, which read the record through these only.
+
+
+def invocation_of(workspace_id: int, operation_id: str) -> Invocation | None:
+    """The row with its capability, receiver and task, None where there is none. Needs the workspace's transaction."""
+    return (
+        Invocation.objects.select_related("capability", "receiver", "task")
+        .filter(workspace_id=workspace_id, operation_id=operation_id)
+        .first()
+    )
+
+
+def entries_of(invocation_id: str, *, limit: int) -> list[Entry]:
+    """The newest ``limit`` entries of an operation, oldest first. Needs the workspace's transaction."""
+    newest = Entry.objects.filter(invocation_id=invocation_id).order_by("-position")[:limit]
+    return list(reversed(newest))
+
+
+def known_names(workspace_id: int, column: str, names: Collection[str], *, other_than: str) -> frozenset[str]:
+    """Which of these names belong to other operations on record than ``other_than``.
+
+    ``column``: operation_id, business_reference or idempotency_key. Needs the workspace's transaction.
+    """
+    if not names:
+        return frozenset()
+    known = Invocation.objects.filter(workspace_id=workspace_id, **{f"{column}__in": names})
+    return frozenset(known.exclude(operation_id=other_than).values_list(column, flat=True))
+
+
+def first_parked_at(workspace_id: int, operation_id: str) -> datetime | None:
+    """When evidence for this name first arrived before the name was on record. Needs the workspace's transaction."""
+    return (
+        ParkedEvidence.objects.filter(workspace_id=workspace_id, operation_id=operation_id)
+        .order_by("recorded_at")
+        .values_list("recorded_at", flat=True)
+        .first()
+    )
+
+
+def parked_of(workspace_id: int, operation_id: str) -> list[ParkedEvidence]:
+    """What arrived for this name while it was not on record, oldest first. Needs the workspace's transaction."""
+    return list(
+        ParkedEvidence.objects.filter(workspace_id=workspace_id, operation_id=operation_id).order_by("id")
+    )
+
+
+def roles_of(user_id: int, workspace_id: int) -> frozenset[str]:
+    """The roles of a person in a workspace, read now."""
+    held = Membership.objects.filter(user_id=user_id, workspace_id=workspace_id)
+    return frozenset(held.values_list("role", flat=True))

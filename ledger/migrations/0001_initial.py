@@ -713,6 +713,12 @@ class Migration(migrations.Migration):
                 name="compensations_of_an_operation",
             ),
         ),
+        migrations.AddIndex(
+            model_name="invocation",
+            index=models.Index(
+                condition=models.Q(("standing", "discrepancy")), fields=["id"], name="discrepancies"
+            ),
+        ),
         migrations.AddConstraint(
             model_name="invocation",
             constraint=models.UniqueConstraint(

@@ -112,6 +112,10 @@ class Invocation(models.Model):
                 condition=models.Q(compensates__isnull=False),
                 name="compensations_of_an_operation",
             ),
+            # Its column changes seldom, so settling an operation still updates the row in place.
+            models.Index(
+                fields=("id",), condition=models.Q(standing=Standing.DISCREPANCY), name="discrepancies"
+            ),
         )
 
     def __str__(self) -> str:

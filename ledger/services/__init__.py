@@ -10,10 +10,12 @@
 from ledger.services.intents import record_intent, withdraw
 from ledger.services.outcomes import report_outcome
 from ledger.services.permits import ask_permit
-from ledger.services.settlement import expire_leases, note_asked, set_standing, settle
+from ledger.services.settlement import annotate, conclude, expire_leases, note_asked, set_standing, settle
 
 __all__ = [
+    "annotate",
     "ask_permit",
+    "conclude",
     "expire_leases",
     "note_asked",
     "record_intent",

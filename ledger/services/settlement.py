@@ -6,7 +6,8 @@ covered by a denial, a dispute left by people only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,7 +16,7 @@ from django.db import connection
 
 from ledger import errors
 from ledger.facts import Facts
-from ledger.models import Invocation
+from ledger.models import Capability, Entry, Invocation
 from ledger.services.outcomes import flag
 from ledger.services.writing import SYSTEM, Actor, Locked, Shown, locked
 from ledger.states import AttemptState, Event, Standing, State
@@ -26,7 +27,7 @@ class Conclusion:
     """What was found and what it does. ``events`` are steps of the state table, in order; none: evidence only.
 
     ``source``: lookup | callback | operator. ``flags`` go with Event.FLAG. ``standing``: what it is afterwards, where a
-    person says so.
+    person says so. ``unverifies``: the receiver broke its promise, so no verification of it holds any more.
     """
 
     source: str
@@ -43,6 +44,7 @@ class Conclusion:
     as_of: datetime | None = None
     scope: str = ""
     standing: Standing | None = None
+    unverifies: bool = False
     detail: dict[str, Any] = field(default_factory=dict)
 
 
@@ -70,25 +72,54 @@ def settle(workspace_id: int, operation_id: str, actor: Actor, conclusion: Concl
     with locked(workspace_id, operation_id, actor) as unit:
         if unit is None:
             raise errors.NoLedgerEntry()
-        evidence_id = unit.keep(
-            conclusion.shown,
-            source=conclusion.source,
-            claim=conclusion.claim,
-            stored_as="+".join(conclusion.events) or "evidence",
-            by=actor.name,
-            reference=conclusion.receiver_reference,
-            authenticated=conclusion.authenticated,
-            scope=conclusion.scope,
-            as_of=conclusion.as_of,
-        )
-        for event in conclusion.events:
-            _take(unit, event, conclusion, evidence_id)
-        if not conclusion.events:
-            unit.write("evidence", detail={**conclusion.detail, "evidence": evidence_id})
-        if conclusion.standing is not None and unit.row.standing != conclusion.standing:
-            unit.write("standing", detail={"standing": conclusion.standing}, standing=conclusion.standing)
-        unit.reread()
+        evidence_id = conclude(unit, conclusion)
     return unit.facts, evidence_id
+
+
+def conclude(unit: Locked, conclusion: Conclusion) -> int:
+    """The same for an operation that the caller holds locked, having judged it under the lock."""
+    evidence_id = unit.keep(
+        conclusion.shown,
+        source=conclusion.source,
+        claim=conclusion.claim,
+        stored_as="+".join(conclusion.events) or "evidence",
+        by=unit.actor.name,
+        reference=conclusion.receiver_reference,
+        authenticated=conclusion.authenticated,
+        scope=conclusion.scope,
+        as_of=conclusion.as_of,
+    )
+    for event in conclusion.events:
+        _take(unit, event, conclusion, evidence_id)
+    if not conclusion.events:
+        unit.write("evidence", detail={**conclusion.detail, "evidence": evidence_id})
+    if conclusion.standing is not None and unit.row.standing != conclusion.standing:
+        unit.write("standing", detail={"standing": conclusion.standing}, standing=conclusion.standing)
+    if conclusion.unverifies and unit.row.capability.verified:
+        Capability.objects.filter(pk=unit.row.capability_id).update(verified=False)
+        unit.write("unverify", detail={"capability": str(unit.row.capability), "evidence": evidence_id})
+    unit.reread()
+    return evidence_id
+
+
+def annotate(
+    workspace_id: int, operation_id: str, actor: Actor, event: str, detail: Mapping[str, Any]
+) -> None:
+    """An entry about the operation that changes nothing of it: a note, a claim, a wish to be asked again.
+
+    Where the name is not on record the entry stands by itself.
+    """
+    with locked(workspace_id, operation_id, actor) as unit:
+        if unit is not None:
+            unit.write(event, detail=detail)
+            return
+        Entry.objects.create(
+            workspace_id=workspace_id,
+            actor_kind=actor.kind,
+            actor_name=actor.name,
+            event=event,
+            detail=json.dumps({"operation_id": operation_id, **detail}, ensure_ascii=False),
+        )
 
 
 def _take(unit: Locked, event: Event, conclusion: Conclusion, evidence_id: int) -> None:
