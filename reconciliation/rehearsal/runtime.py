@@ -124,16 +124,10 @@ class Service:
                 continue
             if not isinstance(body, dict):
                 raise ServiceFailed(f"{method} {path}: status {response.status_code} with no object")
-            if response.status_code in (429, 503) and body.get("code") in (
-                "rate-limited",
-                "unavailable",
-                None,
-            ):
-                trouble = f"status {response.status_code}: {body.get('detail') or body.get('title')}"
-                continue
-            if body.get("code") == "post-dispatch-evidence-failed":
-                # The effect may exist and is not on record: the same report is repeated, nothing is sent again.
-                trouble = "the outcome could not be written"
+            if response.status_code == 429 or response.status_code >= 500:
+                # Whatever went wrong over there, every call is safe to repeat. An outcome that could not be written
+                # is repeated too; it is the request to the receiver that is not sent again.
+                trouble = f"status {response.status_code}: {body.get('code')} {body.get('detail') or ''}"
                 continue
             return Answer(response.status_code, body)
         raise ServiceFailed(f"{method} {path}: {trouble} ({REPEATS} times)")
@@ -255,14 +249,14 @@ class Governed:
     def _follow(self, followed: Followed, *, until: float) -> bool:
         """Do what the decisions say until one is final. False: ``until`` came first."""
         while followed.action not in FINAL:
-            if followed.action in ("dispatch", "retry"):
-                self._attempt(followed)
-                continue
             if self._waits_for_a_person(followed):
                 return True
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return False
+            if followed.action in ("dispatch", "retry"):
+                self._attempt(followed)
+                continue
             if followed.action == "reconcile":
                 self._reconcile(followed)
                 if followed.nothing_to_ask or followed.action not in ("wait", "reconcile"):
@@ -271,8 +265,10 @@ class Governed:
         return True
 
     def _attempt(self, followed: Followed) -> None:
-        """Ask for the next attempt's permit, and use it if it is given."""
+        """Ask for the next attempt's permit, and use it if it is given. Permitted is not hurried: pauses grow."""
         number, grounds = followed.decision["next_attempt"], followed.reason
+        if number > 1:
+            time.sleep(min(FIRST_PAUSE_S * 2 ** (number - 2), LONGEST_PAUSE_S))
         nonce = secrets.token_urlsafe(24)
         asked_at = time.monotonic()
         answer = self.service.ask_permit(followed.operation_id, number, nonce=nonce)

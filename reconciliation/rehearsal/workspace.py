@@ -129,6 +129,8 @@ def _reconciler(contract: Contract, calls: list[Call]) -> dict[str, Any]:
         "next": "$.next_url",
         "attributed": {"path": "$.metadata.operation_id", "equals": "operation_id"},
         "reference": "$.id",
+        "denial_reason": "$.failure_reason",
+        "namespace": {"path": "$.account", "equals": f"sandbox-{contract}"},
         "status": {"path": "$.status", "completed": ["succeeded"], "denied": ["failed"]},
         "match": {f"$.arguments.{name}": f"/arguments/{name}" for name in _comparable(calls)},
     }
