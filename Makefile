@@ -14,7 +14,7 @@ THROW_AWAY := --pg-option fsync=off --pg-option synchronous_commit=off --pg-opti
 .PHONY: help demo run test check check-servers bench lock
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/[$$][$$]/$$/g' | expand -t 22
 
 demo: $(RUNTIME) ## set up, start everything, play a recorded agent run with faults, print the console's address
 	@exec $(RUN) run --demo
@@ -68,6 +68,8 @@ set -e; \
 echo "installing $(1): `grep -c == $(1)` packages ..."; \
 { .venv/bin/python -m pip install --disable-pip-version-check --no-input --require-hashes --requirement $(1) 2>&1 || echo "pip failed"; } \
   | awk '/^Requirement already/ { have++; next } /^Collecting/ { print "  " $$2; next } /^ / { next } \
+         /^Processing/ { sub(/.*\//, "", $$2); sub(/-[^-]*-[^-]*-[^-]*\.whl$$/, "", $$2); print "  " $$2; next } \
+         /^(Looking in|Ignoring|WARNING: Location)/ { next } \
          /^Installing/ { print "  unpacking ..."; next } /^(Successfully|Downloading|Using cached)/ { next } \
          /^pip failed/ { failed = 1; next } { print "  " $$0 } \
          END { if (have) print "  " have " were there already"; exit failed }' \

