@@ -114,8 +114,12 @@ def play_all(
     progress = Progress(show)
     accounts: dict[str, Played] = {}
 
+    stopped = threading.Event()
+
     def play_task(task: list[Errand]) -> None:
         for errand in task:
+            if stopped.is_set():
+                return
             accounts[errand.call.name] = player.play(errand)
             progress.step()
 
@@ -125,6 +129,8 @@ def play_all(
             for future in as_completed(futures):
                 future.result()
         except BaseException:
+            # Calls under way are played to their end, so that what was dispatched is reported; no other begins.
+            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [accounts[errand.call.name] for errand in errands]

@@ -34,6 +34,7 @@ class Sandbox:
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches the rehearsal, which has calls under way to report first
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -188,6 +188,11 @@ class Command(BaseCommand):
             )
         except (ServiceFailed, SandboxFailed) as error:
             raise CommandError(f"the rehearsal ended early: {error}") from error
+        except KeyboardInterrupt:
+            raise CommandError(
+                f"interrupted; what was dispatched is on record in workspace {chosen.workspace}",
+                returncode=130,
+            ) from None
         report = options["report"] or folder / "report.json"
         report.write_text(json.dumps(result.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         self._tell(result, report)
