@@ -90,6 +90,7 @@ class Lookup(models.Model):
     workspace = models.ForeignKey("ledger.Workspace", models.PROTECT, db_constraint=False, related_name="+")
     case = models.ForeignKey(Case, models.PROTECT, related_name="asked")
     fence = models.BigIntegerField()
+    asked_by = models.TextField()  # the kind of reconciler
     asked_at = models.DateTimeField()
     answered_at = models.DateTimeField(db_default=CLOCK)
     finding = models.TextField()  # the finding's kind
