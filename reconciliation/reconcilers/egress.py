@@ -189,8 +189,8 @@ def why_refused(address: str, *, allow_private: bool) -> str | None:
             return "multicast_address"
         if _within(each, _METADATA):
             return "metadata_address"
-        if not allow_private and not _is_global(each):
-            return "private_address"
+    if not allow_private and not all(map(_is_global, judged)):
+        return "private_address"
     return None
 
 
@@ -234,14 +234,14 @@ class Target:
 
 _PORTS: Final = {"https": 443, "http": 80}
 _URL_CHARACTERS: Final = re.compile(r"[!-~]+")
-_HOST: Final = re.compile(r"[0-9a-z._-]{1,253}|[0-9a-f:.]{2,45}")
+_HOST: Final = re.compile(r"[0-9a-z_-]{1,63}(\.[0-9a-z_-]{1,63})*|[0-9a-f:.]*:[0-9a-f:.]*")
 
 
 def target(url: str, *, allow_private: bool) -> Target:
     """Return the URL taken apart; raise ``EgressRefused``: bad_url, scheme, userinfo, port.
 
-    Hosts are ASCII (write an international name in its ``xn--`` form). A fragment is dropped: it is never
-    sent.
+    Hosts are ASCII (write an international name in its ``xn--`` form) without a final dot. A fragment is
+    dropped: it is never sent.
     """
     if len(url) > URL_LENGTH_MAX or not _URL_CHARACTERS.fullmatch(url) or "\\" in url:
         raise EgressRefused("bad_url")
@@ -255,7 +255,7 @@ def target(url: str, *, allow_private: bool) -> Target:
     if "@" in parts.netloc:
         raise EgressRefused("userinfo")
     host = parts.hostname or ""
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or len(host) > 253:
         raise EgressRefused("bad_url")
     port = _PORTS[parts.scheme] if port is None else port
     if port == 0 or (port != 443 and not allow_private):
@@ -465,7 +465,7 @@ def _secure(connection: socket.socket, host: str, tls: ssl.SSLContext, deadline:
     except TimeoutError:
         connection.close()
         raise
-    except (OSError, ValueError):  # ValueError: a name that no certificate can have (".example.org")
+    except OSError:
         connection.close()
         raise Unreachable("tls_failed") from None
 
