@@ -297,7 +297,7 @@ def _create(folder: Path) -> None:
         if any(stamp) or (folder / "pepper").exists():
             if not mark.exists():
                 return
-        else:
+        elif not mark.exists():
             _write(mark, b"")
         if not stamp[0]:
             _add_signing(folder, after="0")
