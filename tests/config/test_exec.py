@@ -71,7 +71,7 @@ def test_a_killed_exec_leaves_no_process(open_folder: Path) -> None:
             "exec",
             "--no-migrate",
             "--data",
-            tmp_path,
+            open_folder,
             "--",
             "sleep",
             "60",
