@@ -188,6 +188,12 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
 ]
 
+# What `provision` has to know of receivers. The ledger imports neither; here is where the two meet.
+LEDGER_CHECKS = {
+    "receiver": "reconciliation.reconcilers.http_lookup.validate_receiver",
+    "reconciler": "reconciliation.reconcilers.base.validate",
+}
+
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"
 APPEND_SLASH = False
