@@ -326,7 +326,7 @@ class _Wire(httpcore.NetworkStream):
         if self.received >= self.allowance:
             raise _Flood
         self._connection.settimeout(self._deadline.left())
-        chunk = self._connection.recv(max_bytes)
+        chunk = self._connection.recv(min(max_bytes, self.allowance - self.received))
         self.received += len(chunk)
         return chunk
 
@@ -496,11 +496,11 @@ def _exchange(
     except _Flood:
         raise Unreachable("headers_too_large") from None
     wire.allowance = wire.received + WIRE_FACTOR * max_bytes + HEADER_BYTES_MAX
-    body, cut = _read_body(response, max_bytes, deadline)
+    body, cut = _read_body(response, max_bytes)
     return Answer(response.status, _joined(response.headers), body, cut, deadline.elapsed())
 
 
-def _read_body(response: httpcore.Response, max_bytes: int, deadline: _Deadline) -> tuple[bytes, Cut | None]:
+def _read_body(response: httpcore.Response, max_bytes: int) -> tuple[bytes, Cut | None]:
     """Return what came of the body and why it is not whole. What came before an end is kept: it is
     evidence.
     """
@@ -510,7 +510,6 @@ def _read_body(response: httpcore.Response, max_bytes: int, deadline: _Deadline)
             body += chunk
             if len(body) > max_bytes:
                 return bytes(body[:max_bytes]), Cut.TOO_LARGE
-            deadline.left()  # a buffer full of tiny chunks is worked off without another read
     except TimeoutError:
         return bytes(body), Cut.TIMEOUT
     except _Flood:

@@ -501,9 +501,9 @@ def test_a_body_of_exactly_the_cap_is_whole(receiver: Receiver) -> None:
 def test_chunks_that_cost_more_than_they_carry_are_cut(receiver: Receiver) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     receiver.says = [endless(head, (b"1;" + b"x" * 500 + b"\r\na\r\n") * 100)]
-    started = time.monotonic()
-    assert ask(receiver.base_url, max_bytes=10_000).cut is Cut.TOO_LARGE
-    assert time.monotonic() - started < 2
+    found = ask(receiver.base_url, max_bytes=10_000)
+    assert found.cut is Cut.TOO_LARGE
+    assert len(found.body) < 1_000
 
 
 def test_nothing_is_decompressed(receiver: Receiver) -> None:
@@ -512,19 +512,19 @@ def test_nothing_is_decompressed(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize(
-    "flood",
+    ("start", "block"),
     [
-        b"HTTP/1.1 200 OK\r\n" + b"X-Header: %s\r\n" % (b"a" * 1_000) * 500,
-        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 500_000,
-        b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20_000,
-        b"HTTP/1.1 200 " + b"O" * 500_000,
+        (b"HTTP/1.1 200 OK\r\n", b"X-Header: a value\r\n" * 100),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"a" * 1_000),
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100),
+        (b"HTTP/1.1 200 ", b"O" * 1_000),
     ],
 )
-def test_headers_without_end_are_cut(flood: bytes, receiver: Receiver) -> None:
-    receiver.says = [flood]
+def test_headers_without_end_are_cut(start: bytes, block: bytes, receiver: Receiver) -> None:
+    receiver.says = [endless(start, block)]
     with pytest.raises(Unreachable) as refused:
-        ask(receiver.base_url)
-    assert refused.value.reason in ("headers_too_large", "bad_http")
+        ask(receiver.base_url, timeout_s=3)
+    assert refused.value.reason == "headers_too_large"
 
 
 # -- odd answers
