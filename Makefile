@@ -26,14 +26,18 @@ test: $(DEV) ## every test, on servers of its own (ARGS="tests/ledger -k intent"
 	@exec $(RUN) exec $(THROW_AWAY) -- pytest $(ARGS)
 
 check: $(DEV) ## style, types, migrations, settings for production
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy
-	@$(MAKE) check-django
+	@$(MAKE) --keep-going check-style check-format check-types check-migrations check-deploy
 
-.PHONY: check-django
-check-django: $(DEV)
+.PHONY: check-style check-format check-types check-migrations check-deploy
+check-style: $(DEV)
+	.venv/bin/ruff check .
+check-format: $(DEV)
+	.venv/bin/ruff format --check .
+check-types: $(DEV)
+	.venv/bin/mypy
+check-migrations: $(DEV)
 	.venv/bin/python manage.py makemigrations --check --dry-run
+check-deploy: $(DEV)
 	COUNTERFOIL_BASE_URL=https://counterfoil.example.org .venv/bin/python manage.py check --deploy --fail-level WARNING
 
 check-servers: $(DEV) ## migrate and test on Debian's own postgresql and redis-server
