@@ -49,6 +49,9 @@ def _database(url: str, role: str) -> dict[str, Any]:
     options.setdefault("connect_timeout", "5")
     if role != "owner":
         options["assume_role"] = role
+        # No request waits longer than its caller: a lock held elsewhere, or a statement gone astray, is answered with
+        # `unavailable`. Migrations, which act as the owner, may take their time.
+        options.setdefault("options", "-c lock_timeout=5s -c statement_timeout=15s")
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path[1:]),
@@ -279,6 +282,12 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TIMEZONE = "UTC"
 SWEEP_EVERY_S = 2
+# One look-up from the inside out. Each clock must outlast the one before it, and the broker's visibility timeout all of
+# them (reconciliation/clocks.py refuses to start otherwise). A killed worker's look-up is made again after the lease.
+RECEIVER_TIMEOUT_S = 10
+LOOKUP_SOFT_LIMIT_S = 20
+LOOKUP_HARD_LIMIT_S = 30
+CASE_LEASE_S = 45
 CELERY_BEAT_SCHEDULE = {
     "sweep": {
         "task": "reconciliation.tasks.sweep",
