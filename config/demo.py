@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from config.environment import ROOT
-from config.watched import dying_with
 
 WORKSPACE = "demo"
 PEOPLE = ROOT / "config" / "demo.yaml"
@@ -29,28 +27,28 @@ LOGINS = {
 SETTLE_FOR_S = 20
 
 
-def demo(env: Mapping[str, str], base_url: str, say: Callable[[str], None]) -> None:
-    """Prepares the demo on the running service and says where to look. ``env`` leads every command to its servers.
+class Manage(Protocol):
+    """Runs one management command beside the service, and ends it when the service ends."""
+
+    def __call__(self, *arguments: str, **env: str) -> bool:
+        """Whether it succeeded. ``env`` is added to what leads it to its servers."""
+
+
+def demo(data: Path, base_url: str, manage: Manage, say: Callable[[str], None]) -> None:
+    """Prepares the demo on the running service and says where to look.
 
     A step that fails is told by its own words above, and the service goes on.
     """
-    password = _password(Path(env["COUNTERFOIL_DATA"]))
-    if not _manage("provision", str(PEOPLE), env={**env, "DEMO_PASSWORD": password}):
+    password = _password(data)
+    if not manage("provision", str(PEOPLE), DEMO_PASSWORD=password):
         say("demo: the workspace could not be provisioned (see above)")
         return
     say(f"\nconsole     {base_url}/")
     for email, does in LOGINS.items():
         say(f"login       {email:<20} {password}   {does}")
     say(f"\nplaying {RECORDING.relative_to(ROOT)} against a receiver that loses replies …")
-    played = _manage(
-        "rehearse",
-        str(RECORDING),
-        f"--workspace={WORKSPACE}",
-        f"--settle-for={SETTLE_FOR_S}",
-        env=env,
-    )
-    if not played:
-        say("demo: the recording could not be played to its end (see above)")
+    if not manage("rehearse", str(RECORDING), f"--workspace={WORKSPACE}", f"--settle-for={SETTLE_FOR_S}"):
+        say("demo: the recording was not played to a clean end (see above)")
     say(f"\nWhat only a person can settle waits at {base_url}/unknowns (Ctrl-C stops everything)")
 
 
@@ -62,14 +60,3 @@ def _password(data: Path) -> str:
             json.dump({"password": secrets.token_urlsafe(9)}, file)
     password: str = json.loads(path.read_text())["password"]
     return password
-
-
-def _manage(*arguments: str, env: Mapping[str, str]) -> bool:
-    command = [sys.executable, str(ROOT / "manage.py"), *arguments]
-    ends_with_us = dying_with(os.getpid(), 15)
-    return (
-        subprocess.run(
-            command, env=dict(env), stdout=sys.stderr, preexec_fn=ends_with_us, check=False
-        ).returncode
-        == 0
-    )

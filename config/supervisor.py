@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ from config import environment
 from config.demo import demo as play_demo
 from config.embedded import Running, say
 from config.environment import read
-from config.watched import die_with_parent
+from config.watched import die_with_parent, dying_with
 
 LOOK_EVERY_S = 0.2
 # A first start on a slow machine imports everything; afterwards the web answers in two or three seconds.
@@ -51,6 +52,24 @@ class _Supervisor(Manager):  # type: ignore[misc]
         self._now = now
         self._when_up = when_up
         self.first_to_end: str | None = None
+        self._errand: subprocess.Popen[bytes] | None = None
+
+    def manage(self, *arguments: str, **env: str) -> bool:
+        """Runs one management command beside the service and waits for it; see ``config.demo.Manage``."""
+        if self._terminating:
+            return False
+        self._errand = subprocess.Popen(
+            [sys.executable, str(environment.ROOT / "manage.py"), *arguments],
+            env={**self._now.env, **env},
+            stdout=sys.stderr,
+            preexec_fn=dying_with(os.getpid(), signal.SIGTERM),
+        )
+        return self._errand.wait() == 0
+
+    def say(self, line: str) -> None:
+        """As ``say``, but silent once everything is being stopped."""
+        if not self._terminating:
+            say(line)
 
     def _start(self) -> None:
         super()._start()
@@ -63,6 +82,8 @@ class _Supervisor(Manager):  # type: ignore[misc]
         if not self._terminating and self.first_to_end is None and ended:
             self.first_to_end = f"{ended[0]} (exit code {self._processes[ended[0]]['returncode']})"
         super().terminate()
+        if self._errand and self._errand.poll() is None:
+            self._errand.terminate()
 
     def _look_after_servers(self) -> None:
         while not self._terminating:
@@ -112,7 +133,7 @@ def supervise(now: Running, port: int, *, demo: bool) -> int:
             return
         say(f"web on {base_url} {time.monotonic() - begun:.1f} s (Ctrl-C stops everything)")
         if demo:
-            play_demo(env, base_url, say)
+            play_demo(now.data, base_url, supervisor.manage, supervisor.say)
 
     supervisor = _Supervisor(now, when_up)
     watched = shlex.join([sys.executable, "-m", "config.watched", str(os.getpid()), "--", "sh", "-c"])
