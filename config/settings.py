@@ -253,6 +253,15 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "DEFAULT_GENERATOR_CLASS": "ledger.api.schema.Generator",
+    "ENUM_NAME_OVERRIDES": {
+        "State": "ledger.states.State",
+        "AttemptState": "ledger.states.AttemptState",
+        "Standing": "ledger.states.Standing",
+        "Action": "ledger.decisions.Action",
+        "DecisionReason": "ledger.decisions.Reason",
+        "DenialClass": "ledger.decisions.DenialClass",
+    },
 }
 
 # --- Jobs: a message only says "look at the rows"; losing one loses nothing, the next sweep finds them ------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.decorators import login_not_required
 from django.urls import path, re_path
 
-from ledger.api import operations, views
+from ledger.api import docs, operations, views
 
 urlpatterns = [
     path("api/v1/operations:batch", views.BatchView.as_view()),
@@ -14,6 +14,8 @@ urlpatterns = [
     path("api/v1/operations/<str:operation_id>/attempts/<str:number>/outcome", operations.outcome),
     path("api/v1/operations/<str:operation_id>/withdrawal", views.WithdrawalView.as_view()),
     path("api/v1/tasks/<str:task_id>", views.TaskView.as_view()),
+    path("api/v1/schema", docs.schema, name="schema"),
+    path("api/v1/docs", docs.docs, name="docs"),
     path(".well-known/counterfoil-keys.json", login_not_required(views.public_keys)),
 ]
 

@@ -7,15 +7,18 @@ from typing import Any, cast
 
 from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from ledger import errors, selectors, services
+from ledger.api import shapes
 from ledger.api.authentication import Credential, RuntimeToken, credential
 from ledger.api.problems import json_response, problem_body, problem_response
 from ledger.api.representation import operation_body
 from ledger.api.requests import json_body, operation_name
+from ledger.api.schema import problems
 from ledger.digests import JSON
 from ledger.intake import parse_intent, parse_nonce, valid_name
 from ledger.keys import current
@@ -45,6 +48,23 @@ class WithdrawalView(RuntimeView):
 
     scope = "intent"
 
+    @extend_schema(
+        operation_id="withdraw",
+        tags=["operations"],
+        summary="Give up an operation that is intended or denied",
+        request=None,
+        responses={
+            200: shapes.Operation,
+            **problems(
+                errors.NoLedgerEntry,
+                errors.AttemptInFlight,
+                errors.ReconciliationRequired,
+                errors.Settled,
+                errors.Discrepancy,
+                errors.Abandoned,
+            ),
+        },
+    )
     def put(self, request: Request, operation_id: str) -> HttpResponse:
         answer = services.withdraw(self.caller, operation_name(operation_id))
         return json_response(operation_body(answer.facts, replayed=answer.replayed))
@@ -53,6 +73,13 @@ class WithdrawalView(RuntimeView):
 class TaskView(RuntimeView):
     """All operations of one task with their decisions: what a resumed task reads first."""
 
+    @extend_schema(
+        operation_id="read_task",
+        tags=["operations"],
+        summary="All operations of a task, with their decisions",
+        parameters=[OpenApiParameter("after", str, description="Where the page begins; `next` has it.")],
+        responses={200: shapes.TaskOperations, **problems(errors.NoLedgerEntry)},
+    )
     def get(self, request: Request, task_id: str) -> HttpResponse:
         if not valid_name(task_id):
             raise errors.Malformed("", "that is no task ID")
@@ -74,6 +101,13 @@ class BatchView(RuntimeView):
 
     scope = "intent"
 
+    @extend_schema(
+        operation_id="record_batch",
+        tags=["operations"],
+        summary="Record up to a hundred intents",
+        request=shapes.Batch,
+        responses={200: shapes.BatchAnswers, **problems(errors.TooLarge, errors.UnsupportedMediaType)},
+    )
     def post(self, request: Request) -> HttpResponse:
         held = credential(request._request)
         items = _items(json_body(request._request))

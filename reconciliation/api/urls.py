@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from django.urls.resolvers import URLPattern, URLResolver
+from django.urls import path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from reconciliation.api import views
+
+urlpatterns = [
+    path("api/v1/operations/<str:operation_id>/reconcile", views.ReconcileView.as_view()),
+]
