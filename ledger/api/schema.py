@@ -28,7 +28,12 @@ NONCE = OpenApiParameter(
 
 def problems(*refusals: type[errors.Refusal]) -> dict[Any, Any]:
     """Responses for the refusals a call can answer with, grouped by status, besides those that every call has."""
-    everywhere = (errors.Malformed, errors.Unauthenticated, errors.Forbidden, errors.Unavailable)
+    everywhere: tuple[type[errors.Refusal], ...] = (
+        errors.Malformed,
+        errors.Unauthenticated,
+        errors.Forbidden,
+        errors.Unavailable,
+    )
     by_status: dict[int, list[str]] = {}
     for refusal in (*everywhere, *refusals):
         by_status.setdefault(refusal.status, []).append(refusal.code)
@@ -185,7 +190,7 @@ class Endpoints(EndpointEnumerator):
     """The calls that DRF knows, and the described ones."""
 
     def get_api_endpoints(self, patterns: Any = None, prefix: str = "") -> list[Any]:
-        found = super().get_api_endpoints(patterns, prefix)
+        found = super().get_api_endpoints(patterns, prefix)  # type: ignore[no-untyped-call]
         return [*((path, path, method, view) for path, method, view in DESCRIBED), *found]
 
 
@@ -195,7 +200,7 @@ class Generator(SchemaGenerator):
     endpoint_inspector_cls = Endpoints
 
 
-class RuntimeTokenScheme(OpenApiAuthenticationExtension):
+class RuntimeTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """How the document names the runtime's token."""
 
     target_class = RuntimeToken

@@ -77,7 +77,7 @@ class BatchItem(Intent):
 
 
 class Batch(s.Serializer[Any]):
-    operations = BatchItem(many=True, min_length=1, max_length=100)
+    operations = s.ListField(child=BatchItem(), min_length=1, max_length=100)
 
 
 class ReceiverEvidence(s.Serializer[Any]):
@@ -87,12 +87,16 @@ class ReceiverEvidence(s.Serializer[Any]):
 
 
 class DenialReport(s.Serializer[Any]):
-    reason = s.CharField(max_length=200, required=False, allow_null=True)
     clears_after_s = s.FloatField(min_value=0, required=False, allow_null=True)
 
     def get_fields(self) -> dict[str, s.Field[Any, Any, Any, Any]]:
         """``class`` is a keyword of Python, not of JSON."""
-        return {**super().get_fields(), "class": _choice(DenialClass, required=False, allow_null=True)}
+        reason = s.CharField(max_length=200, required=False, allow_null=True)
+        return {
+            **super().get_fields(),
+            "reason": reason,
+            "class": _choice(DenialClass, required=False, allow_null=True),
+        }
 
 
 class Outcome(s.Serializer[Any]):
@@ -109,7 +113,7 @@ class Outcome(s.Serializer[Any]):
 
 class Decision(s.Serializer[Any]):
     action = _choice(Action)
-    reason = _choice(Reason)
+    reason = _choice(Reason)  # type: ignore[assignment]  # the stubs' Field has an attribute of that name
     dispatch_allowed = s.BooleanField(help_text="True beside a permit only.")
     next_attempt = s.IntegerField(allow_null=True)
     retry_at = s.DateTimeField(allow_null=True)
@@ -137,11 +141,14 @@ class Permit(s.Serializer[Any]):
 
 
 class Denial(s.Serializer[Any]):
-    reason = s.CharField(allow_null=True)
     clears_at = s.DateTimeField(required=False, allow_null=True)
 
     def get_fields(self) -> dict[str, s.Field[Any, Any, Any, Any]]:
-        return {**super().get_fields(), "class": _choice(DenialClass)}
+        return {
+            **super().get_fields(),
+            "reason": s.CharField(allow_null=True),
+            "class": _choice(DenialClass),
+        }
 
 
 class Settled(s.Serializer[Any]):
