@@ -81,7 +81,7 @@ class Batch(s.Serializer[Any]):
 
 
 class ReceiverEvidence(s.Serializer[Any]):
-    source = s.ChoiceField(choices=["receiver_response"], required=False)
+    source = s.ChoiceField(choices=["receiver_response"], required=False)  # type: ignore[assignment]  # the stubs' Field has an attribute of that name
     http_status = s.IntegerField(min_value=100, max_value=999, required=False, allow_null=True)
     body = AnyJSON(required=False)
 
@@ -113,7 +113,7 @@ class Outcome(s.Serializer[Any]):
 
 class Decision(s.Serializer[Any]):
     action = _choice(Action)
-    reason = _choice(Reason)  # type: ignore[assignment]  # the stubs' Field has an attribute of that name
+    reason = _choice(Reason)
     dispatch_allowed = s.BooleanField(help_text="True beside a permit only.")
     next_attempt = s.IntegerField(allow_null=True)
     retry_at = s.DateTimeField(allow_null=True)
@@ -155,7 +155,7 @@ class Settled(s.Serializer[Any]):
     outcome = s.ChoiceField(choices=["completed", "denied"])
     receiver_reference = s.CharField(allow_null=True)
     result = AnyJSON()
-    source = s.ChoiceField(choices=["runtime", "lookup", "callback", "operator"])
+    source = s.ChoiceField(choices=["runtime", "lookup", "callback", "operator"])  # type: ignore[assignment]
     settled_at = s.DateTimeField()
 
 
