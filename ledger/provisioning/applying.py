@@ -20,7 +20,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from allauth.account.models import EmailAddress
@@ -33,7 +33,6 @@ from django.db.models import Q
 from django.utils.module_loading import import_string
 
 from ledger import keys, tenancy, tokens
-from ledger.contracts import Contract
 from ledger.models import (
     Capability,
     Entry,
@@ -45,9 +44,9 @@ from ledger.models import (
     RuntimeToken,
     Workspace,
 )
+from ledger.provisioning import differences
 from ledger.provisioning.checking import Asker, Rule, approvers_needed, check, unmeetable
 from ledger.provisioning.plan import (
-    NO_END,
     CapabilityPlan,
     Checks,
     MandatePlan,
@@ -65,7 +64,6 @@ OVERLAP_S: Final = 86_400
 ENVIRONMENT_LENGTH_MAX: Final = 16
 """What a token has room for."""
 
-_SHOWN_LENGTH_MAX: Final = 60
 _ONE_AT_A_TIME: Final = 0x70726F76  # "prov": the advisory lock under which files are applied
 
 Mark = Literal["+", "~", "-"]
@@ -370,7 +368,7 @@ class _Writer:
                 ends = self.now + timedelta(seconds=OVERLAP_S)
                 token.expires_at = min(token.expires_at or ends, ends)
                 token.save(update_fields=["expires_at"])
-                self.changed("~", "token", name, f"ends at {_moment(token.expires_at)}")
+                self.changed("~", "token", name, f"ends at {differences.moment_text(token.expires_at)}")
             else:
                 token.revoked_at = self.now
                 token.save(update_fields=["revoked_at"])
@@ -431,8 +429,8 @@ class _Writer:
             self.changed("-", "capability", row.name, "disabled")
 
     def _write_capability(self, plan: CapabilityPlan, receiver: Receiver) -> None:
-        fixed = _fixed(plan, receiver)
-        free = _free(plan)
+        fixed = differences.fixed(plan, receiver)
+        free = differences.free(plan)
         versions = list(
             Capability.objects.filter(workspace=self.workspace, name=plan.name).order_by("-version")
         )
@@ -443,7 +441,7 @@ class _Writer:
                 workspace=self.workspace, name=plan.name, version=version, **fixed, **free
             )
             self.changed("+", "capability", plan.name, f"version {version}")
-        elif differing := _differing(current, fixed, plan):
+        elif differing := differences.differing(current, fixed, plan):
             current.current = False
             current.save(update_fields=["current"])
             version = versions[0].version + 1
@@ -458,7 +456,7 @@ class _Writer:
             self._update("capability", plan.name, current, {**free, **again})
         asking = {name: free[name] for name in ("reconciler", "matches_evidence")}
         for row in versions:
-            if row.pk != current.pk and _asks_alike(row, current):
+            if row.pk != current.pk and differences.asks_alike(row, current):
                 self._update("capability", f"{plan.name} version {row.version}", row, asking)
 
     def _judge_rules(self) -> None:
@@ -499,7 +497,7 @@ class _Writer:
                     capability=plan.capability,
                     valid_until=plan.valid_until,
                 )
-                self.changed("+", "mandate", name, f"until {_moment(plan.valid_until)}")
+                self.changed("+", "mandate", name, f"until {differences.moment_text(plan.valid_until)}")
             else:
                 self._update("mandate", name, row, {"valid_until": plan.valid_until})
             kept.add(row.pk)
@@ -520,12 +518,12 @@ class _Writer:
         told = []
         for field_name, value in fields.items():
             before = getattr(row, field_name)
-            if not _same(before, value):
+            if not differences.same(before, value):
                 setattr(row, field_name, value)
                 told.append((field_name, before, value))
         if told:
             row.save(update_fields=[field_name for field_name, _, _ in told])
-            visible = [_told(*each) for each in told if each[0] != "matches_evidence"]
+            visible = [differences.told_change(*each) for each in told if each[0] != "matches_evidence"]
             self.changed("~", what, name, ", ".join(visible or ["reconciler"]))
 
 
@@ -565,111 +563,6 @@ def _account(member: MemberPlan) -> tuple[User, list[str]]:
             create_defaults={"verified": True, "primary": first},
         )
     return user, told
-
-
-# -- comparing -------------------------------------------------------------------------------------------------------
-
-
-def _fixed(plan: CapabilityPlan, receiver: Receiver) -> dict[str, Any]:
-    """What stands under an invocation for ever: a change of it is a new version."""
-    return {
-        "receiver": receiver,
-        "risk": plan.risk,
-        "lease_s": plan.lease_s,
-        "intent_valid_s": plan.intent_valid_s,
-        "max_attempts": plan.contract.max_attempts,
-        "duplicates": plan.duplicates,
-        "amount": plan.amount,
-        "arguments_schema": plan.arguments_schema,
-        "sensitive": list(plan.sensitive),
-        "audit_sensitive": plan.audit_sensitive,
-        "contract": plan.contract.as_json(),
-        "approval": plan.approval,
-    }
-
-
-def _free(plan: CapabilityPlan) -> dict[str, Any]:
-    """What may change in place."""
-    return {
-        "summary": plan.summary,
-        "reconciler": plan.reconciler,
-        "matches_evidence": plan.matches_evidence,
-    }
-
-
-def _differing(current: Capability, fixed: Mapping[str, Any], plan: CapabilityPlan) -> list[str]:
-    """How the current version differs from the plan in what is fixed; empty: not at all."""
-    told = []
-    for name, value in fixed.items():
-        before = getattr(current, name)
-        if name == "contract":
-            # Compared as contracts: a stored one lacks what a later release adds. Two people verified it, or not.
-            before = {**Contract.parse(before).as_json(), "verified": value["verified"]}
-            told += [
-                _told(f"contract.{key}", before[key], value[key])
-                for key in value
-                if not _same(before[key], value[key])
-            ]
-        elif name != "max_attempts" and not _same(before, value):
-            told.append(_told(name, before, value))
-    if not _same(_account_asked(current.reconciler), _account_asked(plan.reconciler)):
-        told.append("reconciler.namespace")
-    return told
-
-
-def _account_asked(reconciler: Mapping[str, Any] | None) -> Any:
-    """The account at the receiver that look-ups speak of. Asked of another one, every effect seems absent."""
-    return (reconciler or {}).get("namespace")
-
-
-def _asks_alike(older: Capability, current: Capability) -> bool:
-    return (
-        older.receiver_id == current.receiver_id
-        and older.contract.get("lookup") == current.contract.get("lookup")
-        and _same(_account_asked(older.reconciler), _account_asked(current.reconciler))
-    )
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two stored values are one: JSON by its text, so that ``true`` is not 1; the rest by equality."""
-    if isinstance(one, dict | list | int | float) or isinstance(other, dict | list | int | float):
-        return _spelled(one) == _spelled(other)
-    return bool(one == other)
-
-
-def _spelled(value: Any) -> str:
-    """JSON text in which equal numbers are spelled alike."""
-
-    def whole(inner: Any) -> Any:
-        if isinstance(inner, dict):
-            return {key: whole(each) for key, each in inner.items()}
-        if isinstance(inner, list):
-            return [whole(each) for each in inner]
-        return int(inner) if isinstance(inner, float) and inner.is_integer() else inner
-
-    return json.dumps(whole(value), sort_keys=True)
-
-
-def _told(name: str, before: Any, after: Any) -> str:
-    """``lease_s 60 → 90``; only the name where a value is long, structured or may hold what is not for a log."""
-    shown = []
-    for value in (before, after):
-        if isinstance(value, datetime):
-            value = _moment(value)
-        if isinstance(value, dict) or name == "headers" or len(text := _text(value)) > _SHOWN_LENGTH_MAX:
-            return name
-        shown.append(text)
-    return f"{name} {shown[0]} → {shown[1]}"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
-    return "none" if value is None or value == "" else str(value)
-
-
-def _moment(moment: datetime) -> str:
-    return "ever" if moment == NO_END else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _database_now() -> datetime:
