@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         _NO_ENTRY,
         (),
         frozenset({Need.EVIDENCE}),
-        "The case is closed. The agent may record its intent and ask for permission like any other.",
+        "The case is closed and nothing else changes: a report that waits for this name still makes its intent begin unknown.",
     ),
     Rule(
         Kind.WAIT,

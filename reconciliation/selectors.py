@@ -114,9 +114,9 @@ def queue(workspace_id: int, tab: Tab | str, after: str | None = None, limit: in
         rows = list(_page(workspace_id, tab, after)[: limit + 1])
         shown = tuple(_queue_row(case) for case in rows[:limit])
         open_cases = Case.objects.filter(_OPEN, workspace_id=workspace_id)
-        waiting = _TABS[Tab.NEEDS_PERSON]
+        needs_person = _TABS[Tab.NEEDS_PERSON]
         totals = open_cases.aggregate(
-            oldest=Min("escalated_at", filter=waiting),
+            oldest=Min("escalated_at", filter=needs_person),
             **{each.value: Count("id", filter=condition) for each, condition in _TABS.items()},
         )
         now, swept_at = _clock(), _last_sweep_at()
@@ -317,13 +317,20 @@ class CasePage:
     evidence: tuple[EvidenceShown, ...]
     timeline: tuple[Line, ...]
     related: Mapping[str, tuple[str, ...]]  # supersedes, superseded_by, compensates, possible_duplicates
+    match: Mapping[str, Any]  # what a look-up compares: the reconciler's ``match``
+    waiting: int  # cases of the workspace that wait for a person
+
+
+def waiting(workspace_id: int) -> int:
+    """How many cases wait for a person, discrepancies among them. Needs the workspace's transaction."""
+    needed = _TABS[Tab.NEEDS_PERSON] | _TABS[Tab.DISCREPANCIES]
+    return Case.objects.filter(needed, workspace_id=workspace_id).count()
 
 
 def case_page(workspace_id: int, operation_id: str) -> CasePage | None:
     """The page of an operation, or of a name that is not on record but was spoken of; None: nobody ever named it."""
     with tenancy.workspace(workspace_id):
-        found = ledger.facts_of(workspace_id, [operation_id])
-        facts = found[0] if found else None
+        found = ledger.recorded(workspace_id, operation_id)
         cases = list(
             Case.objects.select_related("owner", "proposal__decided_by")
             .filter(workspace_id=workspace_id, operation_id=operation_id)
@@ -331,20 +338,20 @@ def case_page(workspace_id: int, operation_id: str) -> CasePage | None:
         )
         case = cases[0] if cases else None
         parked = ledger.parked_of(workspace_id, operation_id)
-        if facts is None and case is None and not parked:
+        if found is None and case is None and not parked:
             return None
-        return _build_page(workspace_id, operation_id, facts, case, cases, parked)
+        return _build_page(workspace_id, operation_id, found, case, cases, parked)
 
 
 def _build_page(
     workspace_id: int,
     operation_id: str,
-    facts: Facts | None,
+    found: ledger.Recorded | None,
     case: Case | None,
     cases: Sequence[Case],
     parked: Sequence[Any],
 ) -> CasePage:
-    row = None if facts is None else ledger.invocation_of(workspace_id, operation_id)
+    facts, row = (None, None) if found is None else (found.facts, found.row)
     now = facts.now if facts is not None else _clock()
     lookups = list(Lookup.objects.filter(case__in=cases).order_by("-id")[:TIMELINE_MAX])
     shown = _lookup_shown(lookups[0]) if lookups else None
@@ -362,7 +369,7 @@ def _build_page(
         now=now,
         facts=facts,
         case=None if case is None else _case_shown(case, now),
-        sentence="" if row is None else _sentence(row),
+        sentence="" if found is None else found.sentence,
         arguments=None if row is None or row.arguments is None else json.loads(row.arguments),
         arguments_kept=row is not None and row.arguments is not None,
         sensitive=() if row is None else tuple(row.capability.sensitive),
@@ -381,6 +388,8 @@ def _build_page(
         evidence=() if row is None else _evidence(row),
         timeline=tuple(sorted(lines, key=lambda line: line.at)),
         related=_related(facts),
+        match={} if row is None else dict((row.capability.reconciler or {}).get("match") or {}),
+        waiting=waiting(workspace_id),
     )
 
 

@@ -7,125 +7,310 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('ledger', '0002_guards'),
+        ("ledger", "0002_guards"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Case',
+            name="Case",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('operation_id', models.TextField()),
-                ('kind', models.TextField(choices=[('unknown', 'Unknown'), ('discrepancy', 'Discrepancy'), ('no_entry', 'No Entry')])),
-                ('why', models.TextField()),
-                ('opened_at', models.DateTimeField(db_default=models.Func(function='clock_timestamp', output_field=models.DateTimeField()))),
-                ('version', models.IntegerField(default=1)),
-                ('changed_at', models.DateTimeField(db_default=models.Func(function='clock_timestamp', output_field=models.DateTimeField()))),
-                ('changed_by', models.TextField(default='')),
-                ('changed_what', models.TextField(default='')),
-                ('lookups', models.IntegerField(default=0)),
-                ('next_check_at', models.DateTimeField(null=True)),
-                ('leased_until', models.DateTimeField(null=True)),
-                ('asking_at', models.DateTimeField(null=True)),
-                ('unanswered', models.IntegerField(default=0)),
-                ('fence', models.BigIntegerField(default=0)),
-                ('last_asked_at', models.DateTimeField(null=True)),
-                ('last_answer', models.TextField(default='')),
-                ('last_reason', models.TextField(default='')),
-                ('absent_sightings', django.contrib.postgres.fields.ArrayField(base_field=models.DateTimeField(), default=list, size=None)),
-                ('escalated_at', models.DateTimeField(null=True)),
-                ('escalation', models.TextField(null=True)),
-                ('waiting_until', models.DateTimeField(null=True)),
-                ('closed_at', models.DateTimeField(null=True)),
-                ('closed_by', models.TextField(null=True)),
-                ('invocation', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='cases', to='ledger.invocation')),
-                ('owner', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('workspace', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='ledger.workspace')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("operation_id", models.TextField()),
+                (
+                    "kind",
+                    models.TextField(
+                        choices=[
+                            ("unknown", "Unknown"),
+                            ("discrepancy", "Discrepancy"),
+                            ("no_entry", "No Entry"),
+                        ]
+                    ),
+                ),
+                ("why", models.TextField()),
+                (
+                    "opened_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="clock_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                ("version", models.IntegerField(default=1)),
+                (
+                    "changed_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="clock_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                ("changed_by", models.TextField(default="")),
+                ("changed_what", models.TextField(default="")),
+                ("lookups", models.IntegerField(default=0)),
+                ("next_check_at", models.DateTimeField(null=True)),
+                ("leased_until", models.DateTimeField(null=True)),
+                ("asking_at", models.DateTimeField(null=True)),
+                ("unanswered", models.IntegerField(default=0)),
+                ("fence", models.BigIntegerField(default=0)),
+                ("last_asked_at", models.DateTimeField(null=True)),
+                ("last_answer", models.TextField(default="")),
+                ("last_reason", models.TextField(default="")),
+                (
+                    "absent_sightings",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.DateTimeField(), default=list, size=None
+                    ),
+                ),
+                ("escalated_at", models.DateTimeField(null=True)),
+                ("escalation", models.TextField(null=True)),
+                ("waiting_until", models.DateTimeField(null=True)),
+                ("closed_at", models.DateTimeField(null=True)),
+                ("closed_by", models.TextField(null=True)),
+                (
+                    "invocation",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="cases",
+                        to="ledger.invocation",
+                    ),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "workspace",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="ledger.workspace",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Resolution',
+            name="Resolution",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.TextField(choices=[('happened', 'Happened'), ('did_not_happen', 'Did Not Happen'), ('wait', 'Wait'), ('duplicate', 'Duplicate'), ('diverged', 'Diverged'), ('compensated', 'Compensated'), ('abandoned', 'Abandoned')])),
-                ('remark', models.TextField()),
-                ('evidence', models.TextField(default='')),
-                ('receiver_references', django.contrib.postgres.fields.ArrayField(base_field=models.TextField(), default=list, size=None)),
-                ('wait_until', models.DateTimeField(null=True)),
-                ('case_version', models.IntegerField()),
-                ('compensated_by', models.TextField(null=True)),
-                ('takes_effect', models.BooleanField(default=True)),
-                ('decided_at', models.DateTimeField(db_default=models.Func(function='clock_timestamp', output_field=models.DateTimeField()))),
-                ('case', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='resolutions', to='reconciliation.case')),
-                ('confirms', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='confirmations', to='reconciliation.resolution')),
-                ('decided_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('seconded_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('workspace', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='ledger.workspace')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.TextField(
+                        choices=[
+                            ("happened", "Happened"),
+                            ("did_not_happen", "Did Not Happen"),
+                            ("wait", "Wait"),
+                            ("duplicate", "Duplicate"),
+                            ("diverged", "Diverged"),
+                            ("compensated", "Compensated"),
+                            ("abandoned", "Abandoned"),
+                        ]
+                    ),
+                ),
+                ("remark", models.TextField()),
+                ("evidence", models.TextField(default="")),
+                (
+                    "receiver_references",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.TextField(), default=list, size=None
+                    ),
+                ),
+                ("wait_until", models.DateTimeField(null=True)),
+                ("case_version", models.IntegerField()),
+                ("compensated_by", models.TextField(null=True)),
+                ("takes_effect", models.BooleanField(default=True)),
+                (
+                    "decided_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="clock_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                (
+                    "case",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="resolutions",
+                        to="reconciliation.case",
+                    ),
+                ),
+                (
+                    "confirms",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="confirmations",
+                        to="reconciliation.resolution",
+                    ),
+                ),
+                (
+                    "decided_by",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "seconded_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "workspace",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="ledger.workspace",
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='case',
-            name='proposal',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='reconciliation.resolution'),
+            model_name="case",
+            name="proposal",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="reconciliation.resolution",
+            ),
         ),
         migrations.CreateModel(
-            name='SweepRun',
+            name="SweepRun",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('ended_at', models.DateTimeField(db_default=models.Func(function='clock_timestamp', output_field=models.DateTimeField()))),
-                ('took_ms', models.IntegerField()),
-                ('expired', models.IntegerField()),
-                ('opened', models.IntegerField()),
-                ('closed', models.IntegerField()),
-                ('claimed', models.IntegerField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "ended_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="clock_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                ("took_ms", models.IntegerField()),
+                ("expired", models.IntegerField()),
+                ("opened", models.IntegerField()),
+                ("closed", models.IntegerField()),
+                ("claimed", models.IntegerField()),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_row_for_the_last_sweep')],
+                "constraints": [
+                    models.CheckConstraint(condition=models.Q(("id", 1)), name="one_row_for_the_last_sweep")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Lookup',
+            name="Lookup",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('fence', models.BigIntegerField()),
-                ('asked_at', models.DateTimeField()),
-                ('answered_at', models.DateTimeField(db_default=models.Func(function='clock_timestamp', output_field=models.DateTimeField()))),
-                ('finding', models.TextField()),
-                ('summary', models.TextField()),
-                ('detail', models.JSONField(default=dict)),
-                ('verdict', models.TextField()),
-                ('reason', models.TextField()),
-                ('evidence_id', models.BigIntegerField(null=True)),
-                ('case', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='asked', to='reconciliation.case')),
-                ('workspace', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='ledger.workspace')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("fence", models.BigIntegerField()),
+                ("asked_by", models.TextField()),
+                ("asked_at", models.DateTimeField()),
+                (
+                    "answered_at",
+                    models.DateTimeField(
+                        db_default=models.Func(
+                            function="clock_timestamp", output_field=models.DateTimeField()
+                        )
+                    ),
+                ),
+                ("finding", models.TextField()),
+                ("summary", models.TextField()),
+                ("detail", models.JSONField(default=dict)),
+                ("verdict", models.TextField()),
+                ("reason", models.TextField()),
+                ("evidence_id", models.BigIntegerField(null=True)),
+                (
+                    "case",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="asked",
+                        to="reconciliation.case",
+                    ),
+                ),
+                (
+                    "workspace",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="ledger.workspace",
+                    ),
+                ),
             ],
             options={
-                'indexes': [models.Index(fields=['case', 'id'], name='lookups_of_a_case')],
+                "indexes": [models.Index(fields=["case", "id"], name="lookups_of_a_case")],
             },
         ),
         migrations.AddIndex(
-            model_name='resolution',
-            index=models.Index(fields=['case', 'id'], name='resolutions_of_a_case'),
+            model_name="resolution",
+            index=models.Index(fields=["case", "id"], name="resolutions_of_a_case"),
         ),
         migrations.AddIndex(
-            model_name='case',
-            index=models.Index(condition=models.Q(('closed_at__isnull', True)), fields=['next_check_at'], name='cases_due'),
+            model_name="case",
+            index=models.Index(
+                condition=models.Q(("closed_at__isnull", True)), fields=["next_check_at"], name="cases_due"
+            ),
         ),
         migrations.AddIndex(
-            model_name='case',
-            index=models.Index(condition=models.Q(('closed_at__isnull', True)), fields=['workspace', 'opened_at', 'id'], name='open_cases'),
+            model_name="case",
+            index=models.Index(
+                condition=models.Q(("closed_at__isnull", True)),
+                fields=["workspace", "opened_at", "id"],
+                name="open_cases",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='case',
-            constraint=models.UniqueConstraint(condition=models.Q(('closed_at__isnull', True)), fields=('invocation',), name='one_open_case_per_invocation'),
+            model_name="case",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("closed_at__isnull", True)),
+                fields=("invocation",),
+                name="one_open_case_per_invocation",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='case',
-            constraint=models.UniqueConstraint(condition=models.Q(('closed_at__isnull', True), ('invocation__isnull', True)), fields=('workspace', 'operation_id'), name='one_open_case_per_missing_name'),
+            model_name="case",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("closed_at__isnull", True), ("invocation__isnull", True)),
+                fields=("workspace", "operation_id"),
+                name="one_open_case_per_missing_name",
+            ),
         ),
     ]
