@@ -66,6 +66,9 @@ RETRY_AFTER_MAX_S: Final = 86_400.0
 SECRET_LENGTH_MIN: Final = 8
 """Shorter credentials are not searched for in answers: they would be found everywhere."""
 
+_MILLISECONDS_FROM: Final = 10**11
+"""A Unix time this large is counted in milliseconds: in seconds it would lie in the year 5138."""
+
 _VARIABLE: Final = re.compile(r"\$\{([^{}]*)\}")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_VARIABLES: Final = frozenset(
@@ -199,10 +202,6 @@ class _Reading:
         self.raw += body[:room]
         self.raw_truncated = self.raw_truncated or len(body) > room or answer.truncated
 
-    def incomplete(self, why: str) -> None:
-        self.complete = False
-        self.why_incomplete = why
-
 
 def _without_secrets(body: bytes, secrets: Mapping[str, str]) -> bytes:
     """Return the body with every credential of ours replaced by its variable: some receivers echo what they got."""
@@ -237,11 +236,15 @@ def _http_date(text: str) -> datetime | None:
 
 
 def read_time(value: Any) -> datetime | None:
-    """Return the moment that a receiver wrote: RFC 3339 with an offset, an HTTP date, or Unix seconds; else None."""
+    """Return the moment that a receiver wrote, or None.
+
+    Understood: RFC 3339 with an offset, an HTTP date, and Unix time in seconds or (from 10^11 on) milliseconds.
+    """
     number = None if isinstance(value, bool | str) else matching.as_decimal(value)
     try:
         if number is not None:
-            return datetime.fromtimestamp(float(number), UTC)
+            seconds = number / 1000 if number >= _MILLISECONDS_FROM else number
+            return datetime.fromtimestamp(float(seconds), UTC)
         if isinstance(value, str):
             moment = datetime.fromisoformat(value)
             return moment.astimezone(UTC) if moment.tzinfo else None
@@ -350,6 +353,8 @@ def _document(answer: egress.Answer) -> Any:
 
 def _read_absence(made: Plan, answer: egress.Answer, reading: _Reading) -> None:
     """Read an answer that means "not found": complete by itself, but only from the right namespace and fresh."""
+    if answer.cut is not None:
+        raise _Unclear(answer.cut.value)
     try:
         document = matching.read_json(answer.body)
     except matching.Unreadable:

@@ -261,7 +261,7 @@ def _read_status(reader: _Reader) -> tuple[Path | None, Mapping[ItemStatus, tupl
             if any(listed(literal, others) for others in statuses.values()):
                 reader.wrong(f"status.{kind}", f"{literal!r} stands in two lists")
         statuses[kind] = tuple(literals)
-    if not statuses.get(ItemStatus.COMPLETED):
+    if statuses.get(ItemStatus.COMPLETED) == ():
         reader.wrong("status.completed", "is required: without it nothing can count as an effect")
     return path, statuses
 
