@@ -1,8 +1,8 @@
-"""Reading the record: a task's operations, one operation's arguments, entries, and names that are known."""
+"""Reading the record: a task's operations, one operation's arguments, entries, names that are known; the console's lists."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,8 +10,10 @@ from uuid import UUID
 
 import orjson
 from django.db import connection
+from django.db.models import QuerySet
+from django.db.models.expressions import RawSQL
 
-from ledger import errors, tenancy
+from ledger import errors, tenancy, wording
 from ledger.facts import Facts
 from ledger.intake import unseal
 from ledger.keys import current
@@ -117,3 +119,86 @@ def roles_of(user_id: int, workspace_id: int) -> frozenset[str]:
     """The roles of a person in a workspace, read now."""
     held = Membership.objects.filter(user_id=user_id, workspace_id=workspace_id)
     return frozenset(held.values_list("role", flat=True))
+
+
+# For the console's pages. Each is one statement and needs the workspace's transaction.
+
+PAGE_LENGTH = 50
+"""Operations on one page of the list: three screens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One operation: the facts by the database's clock, and its row with capability, receiver and task."""
+
+    facts: Facts
+    row: Invocation
+
+    @property
+    def badge(self) -> tuple[wording.Loudness, str]:
+        """How its state is drawn, and the word beside it."""
+        return wording.badge(self.facts.state, self.facts.standing)
+
+    @property
+    def sentence(self) -> str:
+        """What it is, in the capability's own sentence; nothing sensitive is in it."""
+        capability = self.row.capability
+        return wording.sentence(
+            capability.summary,
+            capability=capability.name,
+            arguments=None if self.row.arguments is None else orjson.loads(self.row.arguments),
+            amount=self.facts.row["amount"],
+            sensitive=capability.sensitive,
+            everything=capability.audit_sensitive,
+        )
+
+
+def _recorded(workspace_id: int) -> QuerySet[Invocation]:
+    return (
+        Invocation.objects.select_related("capability", "receiver", "task")
+        .filter(workspace_id=workspace_id)
+        .annotate(facts_text=RawSQL("ledger_facts_of(ledger_invocation)::text", []))
+    )
+
+
+def _read(row: Any) -> Recorded:
+    return Recorded(Facts.read(orjson.loads(row.facts_text)), row)
+
+
+def recorded(workspace_id: int, operation_id: str) -> Recorded | None:
+    """The operation of this name; None where there is none in this workspace."""
+    row = _recorded(workspace_id).filter(operation_id=operation_id).first()
+    return None if row is None else _read(row)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsPage:
+    """``next`` names where the following page begins, None at the end."""
+
+    operations: Sequence[Recorded]
+    next: str | None
+
+
+def operations_page(
+    workspace_id: int, *, starting_with: str = "", after: UUID | None = None
+) -> OperationsPage:
+    """The newest operations, by the time in their IDs; with ``starting_with`` those whose operation ID begins so."""
+    rows = _recorded(workspace_id).order_by("-id")
+    if starting_with:
+        rows = rows.filter(operation_id__startswith=starting_with)
+    if after is not None:
+        rows = rows.filter(id__lt=after)
+    found = [_read(row) for row in rows[: PAGE_LENGTH + 1]]
+    shown = found[:PAGE_LENGTH]
+    return OperationsPage(shown, str(shown[-1].row.pk) if len(found) > PAGE_LENGTH else None)
+
+
+def anything_recorded(workspace_id: int) -> bool:
+    """Whether this workspace has any operation at all."""
+    return Invocation.objects.filter(workspace_id=workspace_id).exists()
+
+
+def version_of(workspace_id: int, operation_id: str) -> int | None:
+    """The version of the operation, None where there is none."""
+    rows = Invocation.objects.filter(workspace_id=workspace_id, operation_id=operation_id)
+    return rows.values_list("version", flat=True).first()

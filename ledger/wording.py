@@ -162,3 +162,104 @@ def _at(document: Any, pointer: str) -> Any:
         else:
             return None
     return document
+
+
+# What happened, entry by entry.
+
+FAULTS: Mapping[str, str] = {
+    "lease_ended": "its lease ended without a report",
+    "unreadable_report": "its report could not be read",
+    "timeout": "the reply did not come in time",
+    "reported_unknown": "its holder does not know",
+    "asked": "the runtime asked for it",
+    "intent_valid_s": "it was never dispatched and grew too old",
+}
+
+FLAGS: Mapping[str, str] = {
+    "duplicate_effect": "more than one effect",
+    "diverged_effect": "another effect than was intended",
+}
+
+SOURCES: Mapping[str, str] = {
+    "receiver_response": "receiver's answer, as the runtime reports it",
+    "lookup": "look-up at the receiver",
+    "callback": "signed callback of the receiver",
+    "operator": "a person's word",
+    "runtime": "the runtime's claim",
+}
+
+_EVENTS: Mapping[str, str] = {
+    "record": "Intent recorded",
+    "dispatch": "Permit granted",
+    "refuse": "Permission refused",
+    "withdraw": "Withdrawn",
+    "complete": "Completed: the effect exists",
+    "deny": "Denied: the effect does not exist",
+    "lose": "Outcome unknown",
+    "dispute": "Disputed: evidence contradicts the record",
+    "flag": "Flagged as a discrepancy",
+    "resolve": "Discrepancy settled",
+    "evidence": "Evidence kept, nothing moves",
+    "standing": "Standing changed",
+    "unverify": "The receiver's promise to replay lost its verification",
+    "attempt_lost": "Attempt lost, its lease ended",
+    "claim": "Claim kept, it does not count",
+    "evidence_conflict": "A report contradicts the evidence",
+    "report": "Later report kept",
+    "escalated": "Handed to a person",
+    "release": "Case released",
+    "ask_again": "Asked for another look-up",
+    "note": "Note",
+}
+
+
+QUIET = frozenset(
+    {"evidence", "claim", "report", "unverify", "standing", "escalated", "release", "ask_again", "note"}
+)
+"""Events that move nothing: drawn without the colour of a state."""
+
+
+def words(name: str) -> str:
+    """A machine's name as words, where no better ones are known."""
+    return FAULTS.get(name) or FLAGS.get(name) or name.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One entry for people: what happened, what is said of it, and how it is drawn."""
+
+    headline: str
+    rest: tuple[str, ...]
+    loudness: str
+
+
+def told(event: str, to_state: str | None, detail: Mapping[str, Any]) -> Told:
+    """An entry in words. ``detail`` may hold text that others wrote: what is returned is shown as untrusted."""
+    if event == "claim" and "case" in detail:
+        return Told("Case claimed", (), "quiet")
+    if event == "evidence" and "verdict" in detail:
+        return Told("Receiver asked", (), "quiet")
+    rest = []
+    if "attempt" in detail:
+        rest.append(f"attempt {detail['attempt']}")
+    if detail.get("why"):
+        rest.append(words(str(detail["why"])))
+    if detail.get("fault"):
+        rest.append(words(str(detail["fault"])))
+    if event == "dispatch" and detail.get("reason") not in (None, "intent_recorded"):
+        rest.append(words(str(detail["reason"])))
+    rest.extend(words(str(flag)) for flag in detail.get("flags") or ())
+    rest.extend(words(str(detail[key])) for key in ("outcome", "said", "standing") if detail.get(key))
+    if detail.get("superseded_by"):
+        rest.append(f"superseded by {detail['superseded_by']}")
+    if event == "escalated" and detail.get("reason"):
+        rest.append(words(str(detail["reason"])))
+    if event in ("complete", "deny") and detail.get("source"):
+        rest.append(SOURCES.get(str(detail["source"]), str(detail["source"])))
+    if event in ("dispute", "flag") or (event == "standing" and detail.get("standing") == "discrepancy"):
+        loudness = "discrepancy"
+    elif event in QUIET:
+        loudness = "quiet"
+    else:
+        loudness = to_state or "quiet"
+    return Told(_EVENTS.get(event, words(event).capitalize()), tuple(rest), loudness)

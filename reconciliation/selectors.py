@@ -286,6 +286,9 @@ class CaseShown:
     owner_id: int | None
     closed_at: datetime | None
     closed_by: str | None
+    changed_at: datetime  # when, by whom and how ``version`` last rose
+    changed_by: str
+    changed_what: str
     proposal: Proposal | None
 
 
@@ -319,6 +322,23 @@ class CasePage:
     related: Mapping[str, tuple[str, ...]]  # supersedes, superseded_by, compensates, possible_duplicates
     match: Mapping[str, Any]  # what a look-up compares: the reconciler's ``match``
     waiting: int  # cases of the workspace that wait for a person
+
+    @property
+    def mark(self) -> str:
+        """Changes with whatever the page shows: compare ``mark_of``."""
+        return _mark(self.facts and self.facts.version, self.case and self.case.version)
+
+
+def mark_of(workspace_id: int, operation_id: str) -> str:
+    """The page's ``mark`` as it is now, read cheaply. Needs the workspace's transaction."""
+    version = ledger.version_of(workspace_id, operation_id)
+    cases = Case.objects.filter(workspace_id=workspace_id, operation_id=operation_id)
+    order = (F("closed_at").desc(nulls_first=True), F("invocation_id").asc(nulls_last=True), "-id")
+    return _mark(version, cases.order_by(*order).values_list("version", flat=True).first())
+
+
+def _mark(version: int | None, case_version: int | None) -> str:
+    return f"{version or 0}.{case_version or 0}"
 
 
 def waiting(workspace_id: int) -> int:
@@ -480,6 +500,9 @@ def _case_shown(case: Case, now: datetime) -> CaseShown:
         owner_id=case.owner_id,
         closed_at=case.closed_at,
         closed_by=case.closed_by,
+        changed_at=case.changed_at,
+        changed_by=case.changed_by,
+        changed_what=case.changed_what,
         proposal=None if case.proposal is None else _proposal(case.proposal),
     )
 

@@ -48,6 +48,11 @@ class Member:
         return self.workspace.id
 
     @property
+    def roles_in_words(self) -> str:
+        """The roles in the order in which they are listed everywhere."""
+        return ", ".join(role for role in Role.values if role in self.roles)
+
+    @property
     def operates(self) -> bool:
         """May claim, ask again, note and conclude. Everybody else reads."""
         return Role.OPERATOR in self.roles

@@ -1,0 +1,156 @@
+// What HTML cannot do: keys, pausing the live queue, and keeping a person's words when a session has ended.
+// Every page works without this file.
+"use strict";
+
+const PAUSE_AFTER_KEY_MS = 4000; // a person who types or moves through rows is reading: nothing may move under them
+
+const live = { paused: false, busyUntil: 0, etag: null };
+
+const queue = () => document.getElementById("queue");
+const rows = () => [...document.querySelectorAll("[data-row]")];
+const inField = (element) => element?.closest?.("input, textarea, select, [contenteditable]");
+
+// --- The live queue ----------------------------------------------------------------------------------------------
+
+function isReading() {
+  const here = queue();
+  return (
+    Date.now() < live.busyUntil ||
+    here?.querySelector("tbody:hover") ||
+    here?.querySelector("tbody")?.contains(document.activeElement) ||
+    document.querySelector("dialog[open]") ||
+    inField(document.activeElement)
+  );
+}
+
+document.addEventListener("htmx:configRequest", (event) => {
+  if (event.target !== queue() || event.detail.verb !== "get") return;
+  if (document.hidden || live.paused || event.target.dataset.paused !== undefined) {
+    event.preventDefault();
+    return;
+  }
+  const etag = live.etag ?? event.target.dataset.etag;
+  if (etag) event.detail.headers["If-None-Match"] = etag;
+});
+
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { xhr, target } = event.detail;
+  // The session has ended: the answer is the sign-in page. What was written stays where it is.
+  if (new URL(xhr.responseURL || location.href).pathname.startsWith("/accounts/")) {
+    event.detail.shouldSwap = false;
+    say("You have been signed out. Sign in again in another tab, then try once more: what you wrote is still here.");
+    return;
+  }
+  if (target !== queue() || xhr.status !== 200) return;
+  const arriving = new DOMParser().parseFromString(`<table>${xhr.responseText}</table>`, "text/html");
+  const known = new Set(rows().map((row) => row.id));
+  const fresh = [...arriving.querySelectorAll("[data-row]")].filter((row) => !known.has(row.id)).length;
+  if (isReading() && (fresh || arriving.querySelectorAll("[data-row]").length !== known.size)) {
+    event.detail.shouldSwap = false;
+    announce(fresh);
+    return;
+  }
+  live.etag = xhr.getResponseHeader("ETag");
+});
+
+document.addEventListener("htmx:sendError", () => stale());
+document.addEventListener("htmx:timeout", () => stale());
+document.addEventListener("htmx:responseError", () => stale());
+
+function stale() {
+  const line = document.getElementById("freshness");
+  if (line) line.textContent = "not updated: the server did not answer";
+  document.querySelector(".dot")?.setAttribute("data-off", "");
+}
+
+function announce(fresh) {
+  const button = document.getElementById("fresh");
+  if (!button) return;
+  button.hidden = false;
+  button.textContent = fresh ? `${fresh} new: show` : "The list has changed: show";
+}
+
+function say(text) {
+  const line = document.getElementById("said");
+  if (!line) return;
+  line.textContent = text;
+  line.hidden = false;
+}
+
+function pause() {
+  live.paused = !live.paused;
+  const button = document.getElementById("pause");
+  if (!button) return;
+  button.setAttribute("aria-pressed", String(live.paused));
+  button.firstChild.textContent = live.paused ? "Resume live " : "Pause live ";
+  document.querySelector(".dot")?.toggleAttribute("data-off", live.paused);
+}
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("#pause")) pause();
+  if (event.target.closest("#fresh")) location.reload();
+  const copy = event.target.closest("[data-copy], [data-copy-from]");
+  if (copy) {
+    const text = copy.dataset.copy ?? document.getElementById(copy.dataset.copyFrom).textContent;
+    navigator.clipboard?.writeText(text).then(() => {
+      copy.textContent = "Copied";
+      setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+    });
+  }
+});
+
+// Focus goes to what came back, so that a reader hears it and a keyboard stays in place.
+document.addEventListener("htmx:afterSwap", (event) => {
+  if (event.detail.target.id !== "decision" && event.detail.target.id !== "case") return;
+  document.querySelector("#decision [data-focus], #case [data-focus]")?.focus();
+  if (live.paused) { live.paused = false; pause(); }
+});
+
+// --- Keys --------------------------------------------------------------------------------------------------------
+
+let prefix = "";
+
+function keysAreOn() {
+  try { return localStorage.getItem("keys") !== "off"; } catch { return true; }
+}
+
+function move(step) {
+  const all = rows();
+  if (!all.length) return;
+  const at = all.findIndex((row) => row.contains(document.activeElement));
+  const next = all[Math.min(Math.max(at + step, 0), all.length - 1)];
+  next.querySelector("a")?.focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+
+const KEYS = {
+  j: () => move(1),
+  k: () => move(-1),
+  d: () => document.getElementById("decide")?.focus() ?? document.getElementById("decision")?.scrollIntoView(),
+  "/": () => { const box = document.getElementById("search"); if (box) box.focus(); else location.assign("/operations#search"); },
+  ".": pause,
+  "?": () => document.getElementById("keys")?.showModal(),
+  gu: () => location.assign("/unknowns"),
+  go: () => location.assign("/operations"),
+};
+
+document.addEventListener("keydown", (event) => {
+  live.busyUntil = Date.now() + PAUSE_AFTER_KEY_MS;
+  if (event.ctrlKey || event.metaKey || event.altKey || inField(event.target) || !keysAreOn()) return;
+  if (document.querySelector("dialog[open]")) return;
+  const action = KEYS[prefix + event.key];
+  prefix = event.key === "g" && !prefix ? "g" : "";
+  if (action) {
+    event.preventDefault();
+    action();
+  }
+});
+
+const keysBox = document.getElementById("keys-on");
+if (keysBox) {
+  keysBox.checked = keysAreOn();
+  keysBox.addEventListener("change", () => {
+    try { localStorage.setItem("keys", keysBox.checked ? "on" : "off"); } catch { /* a browser without storage */ }
+  });
+}
+document.querySelectorAll("[data-script-only]").forEach((element) => { element.hidden = false; });
