@@ -142,7 +142,7 @@ class Followed:
     body: Mapping[str, Any]
     account: Played
     unknown: bool = False
-    nothing_to_ask: bool = False
+    person_needed: bool = False
 
     @property
     def decision(self) -> Mapping[str, Any]:
@@ -259,7 +259,7 @@ class Governed:
                 continue
             if followed.action == "reconcile":
                 self._reconcile(followed)
-                if followed.nothing_to_ask or followed.action not in ("wait", "reconcile"):
+                if followed.person_needed or followed.action not in ("wait", "reconcile"):
                     continue
             self._await_change(followed, left_s=left_s)
         return True
@@ -308,9 +308,7 @@ class Governed:
             return
         self._look(followed, answer.body["operation"])
         if followed.action == "reconcile":
-            followed.nothing_to_ask = answer.body.get("finding") is None or escalated(
-                answer.body.get("verdict")
-            )
+            followed.person_needed = followed.body["operator_only"] or escalated(answer.body["verdict"])
 
     def _await_change(self, followed: Followed, *, left_s: float) -> None:
         wait_s = max(1, min(WAIT_S, int(left_s)))
@@ -331,7 +329,7 @@ class Governed:
                 and bool(twins)
                 and twins <= self._waiting_for_a_person
             )
-            waits = held or (followed.action == "reconcile" and followed.nothing_to_ask)
+            waits = held or (followed.action == "reconcile" and followed.person_needed)
             if waits:
                 self._waiting_for_a_person.add(followed.operation_id)
         return waits
@@ -378,8 +376,6 @@ def settled_by(body: Mapping[str, Any]) -> SettledBy:
     return SettledBy(source) if source in list(SettledBy) else SettledBy.RUNTIME
 
 
-def escalated(verdict: Any) -> bool:
-    """Whether a verdict hands the question to a person."""
-    if isinstance(verdict, Mapping):
-        return "escalate" in (verdict.get("kind"), verdict.get("action"), verdict.get("verdict"))
-    return isinstance(verdict, str) and verdict.startswith("escalate")
+def escalated(verdict: Mapping[str, Any] | None) -> bool:
+    """Whether a verdict hands the question to a person; None where nothing was asked."""
+    return verdict is not None and verdict["kind"] == "escalate"

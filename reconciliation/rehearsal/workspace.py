@@ -17,6 +17,7 @@ from .calls import Call, Contract
 from .faults import FaultSpec
 from .runtime import SUBJECT
 
+RUNTIME = "rehearsal"
 LEASE_S = 10
 # Timers of a busy machine run late; the bounds promise what the receiver keeps even then.
 MARGIN_S = 1.5
@@ -52,7 +53,7 @@ def document(
         "workspace": workspace,
         "runtimes": [
             {
-                "name": "rehearsal",
+                "name": RUNTIME,
                 "scopes": ["intent", "permit", "outcome", "reconcile", "read"],
                 "capabilities": ["*"],
                 "subjects": [SUBJECT],

@@ -22,6 +22,7 @@ from reconciliation.rehearsal.receivers import SandboxFailed
 from reconciliation.rehearsal.rehearsal import Bar, Options, Result, RunningReceiver, rehearse
 from reconciliation.rehearsal.report import table
 from reconciliation.rehearsal.runtime import ServiceFailed
+from reconciliation.rehearsal.workspace import RUNTIME
 
 DEFAULT_MIX = "replays=0.4,readable=0.4,opaque=0.2"
 # How long the service's health may take to answer before it counts as not running.
@@ -237,6 +238,9 @@ def _answers(service_url: str) -> bool:
 
 
 def _provision(document: dict[str, Any]) -> str:
-    """Bring the workspace to the document's state and return the runtime's token."""
-    result = provisioning.apply(document, environ=os.environ)
-    return next(runtime["token"] for runtime in result.runtimes if runtime["name"] == "rehearsal")
+    """Bring the workspace to the document's state and return the runtime's token, a new one: old ones are not kept."""
+    try:
+        result = provisioning.apply(document, environ=os.environ, rotate=frozenset({RUNTIME}))
+    except provisioning.Refused as refused:
+        raise CommandError(f"the workspace could not be provisioned: {refused}") from refused
+    return next(runtime["token"] for runtime in result.runtimes if runtime["name"] == RUNTIME)

@@ -87,7 +87,8 @@ def test_an_unclear_outcome_is_not_sent_again_and_waits_for_a_person(
     account = player.play(errand(receiver))
     receiver.stop()
     assert (account.claim, account.dispatches) == (Claim.UNKNOWN, 1)
-    assert account.settled_by in (SettledBy.PERSON_NEEDED, SettledBy.STILL_ASKED)
+    assert account.settled_by is SettledBy.PERSON_NEEDED
+    assert player.left == 0
     assert truth.read(receiver.ledger)["t:1"].arrivals == 1
 
 

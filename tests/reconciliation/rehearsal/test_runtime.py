@@ -7,6 +7,7 @@ import pytest
 from ledger.states import State
 from reconciliation.rehearsal.players import Claim, SettledBy
 from reconciliation.rehearsal.runtime import claim_of, escalated, settled_by
+from reconciliation.verdicts import VerdictKind
 
 LOST = [{"number": 1, "state": "lost"}]
 
@@ -50,16 +51,10 @@ def test_who_settled_it_is_read_from_the_outcome(outcome: dict[str, str] | None,
     assert settled_by({"outcome": outcome}) is by
 
 
-@pytest.mark.parametrize(
-    ("verdict", "expected"),
-    [
-        (None, False),
-        ({"kind": "settle"}, False),
-        ({"kind": "ask_again"}, False),
-        ({"kind": "escalate", "reason": "unattributed_effect"}, True),
-        ("escalate", True),
-        ("settle", False),
-    ],
-)
-def test_a_verdict_that_hands_over_to_a_person_is_recognised(verdict: Any, expected: bool) -> None:
-    assert escalated(verdict) is expected
+@pytest.mark.parametrize("kind", VerdictKind)
+def test_only_an_escalation_hands_over_to_a_person(kind: VerdictKind) -> None:
+    assert escalated({"kind": kind.value}) is (kind is VerdictKind.ESCALATE)
+
+
+def test_nothing_asked_is_no_escalation() -> None:
+    assert not escalated(None)
