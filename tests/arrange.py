@@ -19,13 +19,16 @@ from ledger.contracts import Contract
 from ledger.facts import Facts
 from ledger.keys import current
 from ledger.models import (
+    Attempt,
     Capability,
     Entry,
     Evidence,
     Invocation,
     Mandate,
     Membership,
+    ParkedEvidence,
     Receiver,
+    Reservation,
     Runtime,
     RuntimeToken,
     Workspace,
@@ -134,7 +137,28 @@ class Arranged:
     def operation_id(self) -> str:
         return f"op-{next(_numbers)}-{secrets.token_hex(4)}"
 
+    # What time does, without waiting for it
+
+    def end_lease(self, operation_id: str) -> None:
+        """The running attempt's lease ended a second ago; nobody has noticed yet."""
+        over = datetime.now(UTC) - timedelta(seconds=1)
+        with tenancy.workspace(self.id):
+            row = self.row(operation_id)
+            Attempt.objects.filter(invocation_id=row.id, state="open").update(lease_until=over)
+            Reservation.objects.filter(invocation_id=row.id).update(lease_until=over)
+
+    def change(self, operation_id: str, **columns: Any) -> None:
+        """Columns of the operation's row, such as a deadline that is to have passed."""
+        with tenancy.workspace(self.id):
+            Invocation.objects.filter(workspace_id=self.id, operation_id=operation_id).update(**columns)
+
     # What is on record
+
+    def parked(self, operation_id: str) -> list[ParkedEvidence]:
+        with tenancy.workspace(self.id):
+            return list(
+                ParkedEvidence.objects.filter(workspace_id=self.id, operation_id=operation_id).order_by("id")
+            )
 
     def facts(self, operation_id: str) -> Facts:
         return read_facts(self.id, operation_id)
@@ -262,13 +286,13 @@ def in_process(token: str) -> Agent:
 
 
 def over_http(base_url: str, token: str, *, timeout_s: float = 30) -> Agent:
-    """An agent with a connection of its own to a running service."""
+    """An agent of a running service; each call has a connection of its own."""
     import httpx
 
-    client = httpx.Client(base_url=base_url, timeout=timeout_s, trust_env=False)
-
     def send(method: str, path: str, content: bytes | None, headers: dict[str, str]) -> Any:
-        return client.request(method, path, content=content, headers=headers)
+        return httpx.request(
+            method, base_url + path, content=content, headers=headers, timeout=timeout_s, trust_env=False
+        )
 
     return Agent(send, token)
 

@@ -108,7 +108,8 @@ def grant(
         return None, refusal_for(unit.facts)
     if number != unit.facts.next_attempt:
         return None, errors.StaleAttempt(extra={"next_attempt": unit.facts.next_attempt}, facts=unit.facts)
-    return Answer(unit.facts, created=True, permit=_open(unit, number, hashed, caller, decision)), None
+    permit = _open(unit, number, hashed, caller, decision)
+    return Answer(unit.facts, created=True, permit=permit), None
 
 
 def lock_twins(unit: Locked) -> None:
