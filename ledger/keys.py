@@ -215,19 +215,20 @@ _current_lock = threading.Lock()
 
 
 def _read(folder: Path) -> Keyring:
-    if not folder.is_dir():
-        raise KeysMissing(
-            f"There is no key folder at {folder} (COUNTERFOIL_KEYS). `manage.py rotate_keys --create` makes one; "
-            "for a service that ran before, restore it from its backup instead."
-        )
     if (folder / _UNFINISHED).exists():
         raise KeysMissing(
-            f"{folder} (COUNTERFOIL_KEYS) is being made, or its making was cut short: create it again."
+            f"The keys in {folder} (COUNTERFOIL_KEYS) are being made, or their making was cut short: "
+            "`manage.py rotate_keys --create` finishes it."
         )
     # The stamp comes first: a key that arrives in between is then noticed at the next look.
     stamp = _stamp(folder)
     missing = [name for name, held in zip(("signing", "encryption"), stamp, strict=True) if not held]
     missing += [] if (folder / "pepper").is_file() else ["pepper"]
+    if len(missing) == 3:
+        raise KeysMissing(
+            f"There are no keys in {folder} (COUNTERFOIL_KEYS). `manage.py rotate_keys --create` makes them; for a "
+            "service that ran before, restore the folder from its backup instead."
+        )
     if missing:
         raise KeysMissing(
             f"{folder} (COUNTERFOIL_KEYS) has no {' and no '.join(missing)}. Restore it from its backup: new keys "

@@ -732,6 +732,16 @@ def test_a_pointer_to_nothing_says_so(path: str) -> None:
         pointer(RFC_6901, path)
 
 
+def test_a_tilde_and_a_slash_in_names_are_told_apart() -> None:
+    names: JSON = {"~1": "tilde one", "/": "slash", "~0": "tilde zero", "~": "tilde"}
+    assert [pointer(names, path) for path in ("/~01", "/~1", "/~00", "/~0")] == [
+        "tilde one",
+        "slash",
+        "tilde zero",
+        "tilde",
+    ]
+
+
 @pytest.mark.parametrize("path", ["foo", "#/foo", "/m~n", "/m~2n", "/m~"])
 def test_what_is_no_pointer_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="JSON Pointer"):

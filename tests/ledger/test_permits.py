@@ -179,7 +179,7 @@ def test_an_hmac_with_the_public_key_does_not_pass(ring: Keyring) -> None:
     "changes",
     [
         {"attempt": "1"},
-        {"attempt": True},
+        {"attempt": True, "jti": f"{STATEMENT.invocation_id}/True"},
         {"attempt": None},
         {"attempt": 2},  # jti says 1
         {"attempt": 1.5},
