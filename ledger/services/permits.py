@@ -10,7 +10,7 @@ from django.db import connection
 
 from ledger import errors, failpoints, permits
 from ledger.decisions import Action, Decision, Reason
-from ledger.facts import AttemptFacts, Facts
+from ledger.facts import RECONCILE_POLL_S, AttemptFacts, Facts
 from ledger.intake import nonce_hash
 from ledger.keys import current
 from ledger.models import Attempt
@@ -91,7 +91,7 @@ def grant(
         and facts.recorded_state is State.DISPATCHED
     ):
         if not facts.permission_granted:
-            return None, refusal_for_permission(facts)
+            return None, _refused_again(unit, number)
         return Answer(facts, replayed=True, permit=permit_of(facts, again)), None
     lock_twins(unit)
     decision = unit.facts.decision
@@ -104,12 +104,21 @@ def grant(
                 denial_class="cleared",
             )
             unit.reread()
-            return None, refusal_for_permission(unit.facts)
         return None, refusal_for(unit.facts)
     if number != unit.facts.next_attempt:
         return None, errors.StaleAttempt(extra={"next_attempt": unit.facts.next_attempt}, facts=unit.facts)
     permit = _open(unit, number, hashed, caller, decision)
     return Answer(unit.facts, created=True, permit=permit), None
+
+
+def _refused_again(unit: Locked, number: int) -> errors.Refusal:
+    """A permit that was given is not handed out again; the attempt stays in flight, for its holder may have begun."""
+    refusal = refusal_for_permission(unit.facts)
+    if isinstance(refusal, errors.NotPermitted):  # a pause or a missing approval passes, and is no refusal
+        unit.write("permit_refused", detail={"attempt": number, "why": unit.facts.permission.reason})
+        unit.reread()
+        refusal.facts = unit.facts
+    return refusal
 
 
 def lock_twins(unit: Locked) -> None:
@@ -254,9 +263,9 @@ def refusal_for_permission(facts: Facts) -> errors.Refusal:
     reason = facts.permission.reason
     match reason:
         case PermissionReason.PAUSED:
-            return errors.Paused(facts=facts)
+            return errors.Paused(facts=facts, retry_after=RECONCILE_POLL_S)
         case PermissionReason.AWAITING_APPROVAL:
-            return errors.AwaitingApproval(facts=facts)
+            return errors.AwaitingApproval(facts=facts, retry_after=RECONCILE_POLL_S)
         case PermissionReason.POSSIBLE_DUPLICATE:
-            return errors.PossibleDuplicate(facts=facts)
+            return errors.PossibleDuplicate(facts=facts, retry_after=RECONCILE_POLL_S)
     return errors.NotPermitted(extra={"permission_reason": reason}, facts=facts)

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import connection
 
-from ledger import errors
+from ledger import errors, tenancy
 from ledger.facts import Facts
 from ledger.models import Capability, Entry, Invocation
 from ledger.services.outcomes import flag
@@ -61,7 +61,10 @@ def expire_leases(*, limit: int) -> int:
 
 def note_asked(workspace_id: int, operation_id: str, asked_at: datetime) -> None:
     """The receiver was asked about it at that time: a fact that a permit under the same key may depend on."""
-    Invocation.objects.filter(workspace_id=workspace_id, operation_id=operation_id).update(asked_at=asked_at)
+    with tenancy.workspace(workspace_id):
+        Invocation.objects.filter(workspace_id=workspace_id, operation_id=operation_id).update(
+            asked_at=asked_at
+        )
 
 
 def settle(workspace_id: int, operation_id: str, actor: Actor, conclusion: Conclusion) -> tuple[Facts, int]:

@@ -138,14 +138,17 @@ class Locked:
         Attempt.objects.filter(invocation_id=self.row.id, number=number).update(state=to, **changes)
         self.reread()
 
-    def follow_attempts(self, *, detail: Mapping[str, Any], **settled: Any) -> bool:
+    def follow_attempts(
+        self, *, detail: Mapping[str, Any], actor: Actor | None = None, **settled: Any
+    ) -> bool:
         """The event that the attempts call for, if any; ``settled`` are the columns of an outcome. True: it moved."""
         event = event_after(
             State(self.row.state), [a.at(self.now) for a in self.facts.attempts], Standing(self.row.standing)
         )
         if event is None:
             return False
-        self.write(event, detail=detail, **(settled if event in (Event.COMPLETE, Event.DENY) else {}))
+        columns = settled if event in (Event.COMPLETE, Event.DENY) else {}
+        self.write(event, detail=detail, actor=actor, **columns)
         self.reread()
         return True
 
@@ -193,8 +196,10 @@ class Locked:
                 self.end_attempt(
                     attempt.number, AttemptState.LOST, ended_at=attempt.lease_until, fault="lease_ended"
                 )
-                if not self.follow_attempts(detail={"attempt": attempt.number, "why": "lease_ended"}):
-                    self.write("attempt_lost", detail={"attempt": attempt.number}, actor=SYSTEM)
+                # Nobody did it, whoever came first to write it down.
+                detail = {"attempt": attempt.number, "why": "lease_ended"}
+                if not self.follow_attempts(detail=detail, actor=SYSTEM):
+                    self.write("attempt_lost", detail=detail, actor=SYSTEM)
                     self.reread()
 
 

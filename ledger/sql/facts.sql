@@ -104,7 +104,11 @@ CREATE OR REPLACE FUNCTION ledger_facts_of(i ledger_invocation) RETURNS jsonb LA
                         SELECT FROM ledger_membership b
                         WHERE b.workspace_id = i.workspace_id AND b.user_id = approver AND b.role = 'approver')))
             FROM ledger_grant g WHERE g.invocation_id = i.id),
-        'twins', CASE WHEN c.duplicates = 'off' OR i.state <> 'intended' THEN '[]'::jsonb ELSE coalesce((
+        -- Unsettled operations with the same arguments or reference. Held is the first permit only, whatever came
+        -- before it (a refusal too); a capability that only shows them shows them while this one is unsettled itself.
+        'twins', CASE WHEN c.duplicates = 'off' OR i.state IN ('completed', 'withdrawn')
+                           OR (c.duplicates = 'hold' AND i.first_permit_at IS NOT NULL)
+                      THEN '[]'::jsonb ELSE coalesce((
             SELECT jsonb_agg(v.operation_id ORDER BY v.held_since)
             FROM ledger_reservation v
             WHERE v.workspace_id = i.workspace_id AND v.capability_name = c.name AND v.invocation_id <> i.id
