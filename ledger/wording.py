@@ -17,6 +17,9 @@ from ledger.states import AttemptState, Standing, State
 LEAVES_MAX = 400
 """Lines of arguments on one page; real calls have fewer than 100. What is left out is counted in words."""
 
+VALUES_MAX, VALUE_MAX = 3, 32
+"""How much of the arguments stands in for a capability's missing summary: enough to tell two rows apart."""
+
 STATES: Mapping[State, str] = {
     State.INTENDED: "Intended",
     State.DISPATCHED: "Dispatched",
@@ -76,6 +79,11 @@ class Leaf:
     text: str
     hidden: bool = False
 
+    @property
+    def names_a_value(self) -> bool:
+        """Short enough, and telling enough, to stand for the whole in one line."""
+        return self.type in ("text", "number") and 0 < len(self.text) <= VALUE_MAX
+
 
 def leaves(arguments: Any, sensitive: Sequence[str] = (), *, everything: bool = False) -> Iterator[Leaf]:
     """Every value of the arguments with its JSON Pointer, containers only where they are empty."""
@@ -130,10 +138,15 @@ def sentence(
     """The capability's ``summary`` filled in: ``{amount}`` is the recorded amount, any other name a member of the
     arguments or a pointer into them (``{/order/id}``). A hidden or missing value is said to be so.
 
-    Without a template: the capability's name and its amount.
+    Without a template: the capability's name with its amount, or with the first plain values of the arguments.
     """
     if not template:
-        return f"{capability} {_money(amount)}" if amount else capability
+        if amount:
+            return f"{capability} {_money(amount)}"
+        plain = [
+            leaf for leaf in leaves(arguments or {}, sensitive, everything=everything) if leaf.names_a_value
+        ]
+        return f"{capability} {', '.join(leaf.text for leaf in plain[:VALUES_MAX])}".strip()
 
     def fill(place: re.Match[str]) -> str:
         name = place[1]

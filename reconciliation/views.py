@@ -38,6 +38,7 @@ from reconciliation.circumstances import situation_of
 from reconciliation.forms import ConfirmationForm, DecisionForm, RemarkForm
 from reconciliation.resolutions import ResolutionRefused, faults, rule_for
 from reconciliation.selectors import CasePage, Queue, QueueRow, Tab
+from reconciliation.verdicts import VerdictReason
 
 KEY_EXPIRES_SOON = timedelta(hours=4)
 """From here on the receiver may soon forget the key, and with it the cheapest way to find out."""
@@ -122,7 +123,10 @@ def _line(row: QueueRow, queue: Queue) -> dict[str, Any]:
         "badge": wording.row_badge(row),
         "why": why,
         "because": because if because != why else "",
+        "last_answer": wording.readable(row.last_answer) if row.last_asked_at else "",
+        "unaskable": row.escalation == VerdictReason.OPERATOR_ONLY,
         "since": row.dispatched_at or row.opened_at,
+        "owner": (row.owner or "").partition("@")[0],
         "expires_soon": expires_soon,
     }
 
@@ -190,11 +194,11 @@ def _context(request: MemberRequest, page: CasePage) -> dict[str, Any]:
         "mine": case is not None and case.owner_id == request.user.pk,
         "why": wording.reason(case.why) if case else "",
         "answers": wording.answers(page),
+        "lookup_said": wording.readable(page.lookup.sentence) if page.lookup else "",
         "comparison": wording.comparison(page),
         "leaves": shown[:LEAVES_MAX],
         "leaves_left_out": len(shown) > LEAVES_MAX,
         "steps": wording.steps(page),
-        "loose_evidence": wording.loose_evidence(page),
         "choices": wording.choices(page.offers),
         "form": DecisionForm(),
         "watched": f"{reverse('moved', args=[page.operation_id])}?{urlencode({'seen': page.mark})}",

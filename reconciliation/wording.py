@@ -6,8 +6,9 @@ template shows them as untrusted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -46,6 +47,14 @@ REASONS: Mapping[str, str] = {
 def reason(name: str | None) -> str:
     """A machine's reason in words."""
     return REASONS.get(name or "") or words(name or "")
+
+
+_ISO_TIME = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
+
+
+def readable(text: str) -> str:
+    """A machine's sentence with its times as people write them."""
+    return _ISO_TIME.sub(r"\1 \2 UTC", text)
 
 
 def row_badge(row: QueueRow) -> tuple[Loudness, str]:
@@ -153,7 +162,7 @@ def _happened(page: CasePage, facts: Facts) -> Answer:
 
 
 def _last_answer(page: CasePage) -> str:
-    return page.case.last_answer if page.case else ""
+    return readable(page.case.last_answer) if page.case else ""
 
 
 def _asked(page: CasePage) -> datetime | None:
@@ -166,7 +175,7 @@ def _kept(page: CasePage, facts: Facts) -> Answer:
     if facts.evidence == "preserved":
         return Answer(question, "yes", "Yes", pieces or "the settled outcome")
     if page.evidence:
-        return Answer(question, "unknown", "It proves nothing yet", pieces)
+        return Answer(question, "open", "It proves nothing yet", pieces)
     if facts.state in (State.INTENDED, State.WITHDRAWN):
         return Answer(question, "no", "There is none", "nothing was dispatched")
     return Answer(question, "unknown", "Missing", "nobody has shown anything")
@@ -321,7 +330,7 @@ class Step:
     headline: str
     said: str
     notes: tuple[str, ...]
-    evidence: Any = None  # selectors.EvidenceShown, where the step kept some
+    evidence: tuple[Any, ...] = ()  # selectors.EvidenceShown, what the step kept
 
 
 GAP_WORTH_SAYING = timedelta(seconds=5)
@@ -334,24 +343,30 @@ TOLD_BY_THE_DECISION = frozenset({"propose", "wait"})
 def steps(page: CasePage) -> tuple[Step, ...]:
     """The timeline by sequence, each step with the time since the one before and the evidence it kept.
 
-    A look-up that was recorded stands in its entry; only one that came too late has a line of its own.
+    A look-up that was recorded stands in its entry; only one that came too late has a line of its own. What a runtime
+    reported stands at the step that its report brought about, which is the next one of that runtime.
     """
     kept = {one.id: one for one in page.evidence}
+    named = {line.detail.get("evidence") for line in page.timeline if line.kind == "entry"}
+    reported = [one for one in page.evidence if one.id not in named]
     found = []
     before: datetime | None = None
     for line in page.timeline:
         if _is_told_elsewhere(line):
             continue
         gap = None if before is None else line.at - before
-        found.append(_step(line, gap if gap and gap >= GAP_WORTH_SAYING else None, kept))
+        step = _step(line, gap if gap and gap >= GAP_WORTH_SAYING else None, kept)
+        if line.kind == "entry" and not step.evidence:
+            its = tuple(one for one in reported if one.by == line.by and one.at <= line.at)
+            reported = [one for one in reported if one not in its]
+            step = replace(step, evidence=its)
+        found.append(step)
         before = line.at
-    return tuple(found)
+    return (*found, *(_kept_alone(one) for one in reported))
 
 
-def loose_evidence(page: CasePage) -> tuple[Any, ...]:
-    """Evidence that no step of the timeline names: what runtimes reported with their outcomes."""
-    named = {line.detail.get("evidence") for line in page.timeline if line.kind == "entry"}
-    return tuple(one for one in page.evidence if one.id not in named)
+def _kept_alone(one: Any) -> Step:
+    return Step(one.at, None, "quiet", one.source, one.by, "Evidence kept", "", (), (one,))
 
 
 def _is_told_elsewhere(line: Line) -> bool:
@@ -375,10 +390,10 @@ def _step(line: Line, gap: timedelta | None, kept: Mapping[int, Any]) -> Step:
     match line.kind:
         case "entry":
             one = told(line.what, line.to_state, line.detail)
-            evidence = kept.get(line.detail.get("evidence", -1))
-            said = (
-                "" if "decision" in line.detail else line.sentence
-            )  # the decision's own line has its remark
+            its = kept.get(line.detail.get("evidence", -1))
+            evidence = () if its is None else (its,)
+            # The decision's own line has its remark.
+            said = "" if "decision" in line.detail else readable(line.sentence)
             return Step(line.at, gap, one.loudness, line.who, line.by, one.headline, said, one.rest, evidence)
         case "lookup":
             return Step(line.at, gap, "quiet", line.who, line.by, "Receiver asked", line.sentence, ())

@@ -126,7 +126,7 @@ function move(step) {
 const KEYS = {
   j: () => move(1),
   k: () => move(-1),
-  d: () => document.getElementById("decide")?.focus() ?? document.getElementById("decision")?.scrollIntoView(),
+  d: () => document.querySelector("#decision input[type=radio]:enabled, #decision textarea, #decision .btn")?.focus(),
   "/": () => { const box = document.getElementById("search"); if (box) box.focus(); else location.assign("/operations#search"); },
   ".": pause,
   "?": () => document.getElementById("keys")?.showModal(),

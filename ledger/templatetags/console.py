@@ -8,6 +8,8 @@ from django.template import Library
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from ledger import wording
+
 register = Library()
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -56,6 +58,12 @@ def lasting(span: timedelta | float | None) -> str:
 def between(earlier: datetime | None, later: datetime | None) -> str:
     """How long from one moment to another."""
     return "–" if earlier is None or later is None else lasting(later - earlier)
+
+
+@register.filter
+def source_in_words(source: str) -> str:
+    """Whose word a piece of evidence is."""
+    return wording.SOURCES.get(source, wording.words(source))
 
 
 @register.inclusion_tag("ledger/_state.html")
