@@ -21,6 +21,11 @@ class Report:
     def wrong(self, path: str, why: str) -> None:
         self.problems.append(Problem(path, why))
 
+    def missing(self, path: str, why: str) -> None:
+        """Something that is needed and not there, unless it was there and has been reported as unusable."""
+        if path not in (problem.path for problem in self.problems):
+            self.wrong(path, why)
+
     def warn(self, path: str, why: str) -> None:
         self.warnings.append(Problem(path, why))
 

@@ -35,31 +35,37 @@ _UNREADABLE_CONTRACT: Final = Contract(deduplicates=Deduplicates.NONE, lookup=Lo
 
 
 def capability(value: Any, path: str, checks: Checks, report: Report) -> CapabilityPlan:
+    """The plan of one capability; what is wrong with it is reported in the order in which a file has it."""
     block = Block(value, path, _CAPABILITY_KEYS, report)
+    name = block.require("name", values.name, "")
+    receiver = block.require("receiver", values.name, "")
     risk = block.take("risk", values.one_of(RISKS), "medium")
     lease_s = block.take("lease_s", values.whole(1, LEASE_LONGEST_S), DEFAULT_LEASE_S)
+    intent_valid_s = block.take("intent_valid_s", values.whole(1, INTENT_LONGEST_S), DEFAULT_INTENT_VALID_S)
+    duplicates = block.take("duplicates", values.one_of(DUPLICATES), "hold")
     nothing: tuple[str, ...] = ()
     sensitive = block.take("sensitive", values.pointers, nothing)
     amount = _amount(block, sensitive)
+    summary = block.take("summary", values.summary, "")
+    arguments_schema = block.take("arguments_schema", values.schema, None)
     contract = _contract(block)
+    reconciler = _reconciler(block, contract, checks)
     plan = CapabilityPlan(
         path=path,
-        name=block.require("name", values.name, ""),
-        receiver=block.require("receiver", values.name, ""),
+        name=name,
+        receiver=receiver,
         risk=risk,
         lease_s=lease_s,
-        intent_valid_s=block.take(
-            "intent_valid_s", values.whole(1, INTENT_LONGEST_S), DEFAULT_INTENT_VALID_S
-        ),
-        duplicates=block.take("duplicates", values.one_of(DUPLICATES), "hold"),
+        intent_valid_s=intent_valid_s,
+        duplicates=duplicates,
         amount=amount,
-        summary=block.take("summary", values.summary, ""),
-        arguments_schema=block.take("arguments_schema", values.schema, None),
+        summary=summary,
+        arguments_schema=arguments_schema,
         sensitive=() if "" in sensitive else sensitive,
         audit_sensitive="" in sensitive,
         contract=contract or _UNREADABLE_CONTRACT,
         approval=_approval(block, amount, risk),
-        reconciler=_reconciler(block, contract, checks),
+        reconciler=reconciler,
     )
     if contract is not None:
         _weigh(plan, report)

@@ -194,11 +194,14 @@ def _between(
     capabilities: Sequence[CapabilityPlan] | None,
     report: Report,
 ) -> None:
-    """Reports names that lead nowhere, as far as the file holds the section they lead to."""
+    """Reports names that lead nowhere, as far as the file holds the section they lead to.
+
+    An entry whose own name could not be read may be the one that is meant: then nothing is said of the others.
+    """
     if members is not None:
         emails = {member.email for member in members}
         for runtime in runtimes or ():
-            if runtime.owner and runtime.owner not in emails:
+            if runtime.owner and runtime.owner not in emails and "" not in emails:
                 report.wrong(f"{runtime.path}.owner", "is no member of this file")
         report.problems += unmeetable(
             [Rule(each.path, each.name, approvers_needed(each.approval)) for each in capabilities or ()],
@@ -209,10 +212,10 @@ def _between(
         by_name = {receiver.name: receiver for receiver in receivers}
         for capability in capabilities or ():
             receiver = by_name.get(capability.receiver)
-            if capability.receiver and receiver is None:
+            if capability.receiver and receiver is None and "" not in by_name:
                 report.wrong(f"{capability.path}.receiver", "is no receiver of this file")
             if receiver and not receiver.base_url and capability.reconciler is not None:
-                report.wrong(f"{receiver.path}.base_url", f"is required: {capability.name} asks it")
+                report.missing(f"{receiver.path}.base_url", f"is required: {capability.name} asks it")
 
 
 class Rule(NamedTuple):
