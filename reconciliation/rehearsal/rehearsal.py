@@ -157,15 +157,23 @@ def rehearse(
     service_url: str,
     provision: Callable[[dict[str, Any]], str],
     screen: Screen,
+    runtime: type[Governed] = Governed,
 ) -> Result:
     """Play the calls under the service, then under each baseline, and judge all of them by their receivers' ledgers.
 
-    ``provision`` takes a provision document and returns the runtime's token. Raises ServiceFailed, SandboxFailed.
+    ``provision`` takes a provision document and returns the runtime's token. ``runtime`` is the governed player: another
+    than ours can be put to the test. Raises ServiceFailed, SandboxFailed.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     contracts = {call.name: options.mix.contract_of(call, seed=options.seed) for call in calls}
     governed = _governed(
-        calls, contracts, options, service_url=service_url, provision=provision, screen=screen
+        calls,
+        contracts,
+        options,
+        service_url=service_url,
+        provision=provision,
+        screen=screen,
+        runtime=runtime,
     )
     scores = [governed.score]
     rows: dict[str, Sequence[Mapping[str, Any]]] = {COUNTERFOIL: governed.rows}
@@ -209,6 +217,7 @@ def _governed(
     service_url: str,
     provision: Callable[[dict[str, Any]], str],
     screen: Screen,
+    runtime: type[Governed],
 ) -> _Governed:
     ledger = options.receiver.ledger if options.receiver else options.folder / f"{COUNTERFOIL}.sqlite"
     starting = options.receiver or Sandbox(ledger, faults=options.faults, seed=options.seed)
@@ -225,7 +234,7 @@ def _governed(
         )
         service = Service(service_url, token)
         try:
-            player = Governed(
+            player = runtime(
                 service,
                 {call.name: capability_of(call, contracts[call.name]) for call in calls},
                 tag=options.tag,

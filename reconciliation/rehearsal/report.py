@@ -31,7 +31,8 @@ class Score:
     """One player's result. ``lost`` and ``duplicates`` are what must be zero.
 
     ``settlements`` counts the calls whose outcome was unknown at some time, by who settled it; ``refusals`` the calls
-    the service did not accept, by the reason's code.
+    the service did not accept, by the reason's code; ``held`` those that were not dispatched because an equal call's
+    outcome is unknown.
     """
 
     player: str
@@ -42,6 +43,7 @@ class Score:
     effect_without_claim: int
     dispatches: int
     blind_dispatches: int
+    held: int = 0
     claims: Mapping[Claim, int] = field(default_factory=dict)
     settlements: Mapping[SettledBy, int] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Score:
                 "total": self.unknowns,
                 "settled_by": {kind.value: self.settlements.get(kind, 0) for kind, _ in SETTLEMENTS},
             },
+            "held_behind_an_unknown": self.held,
             "dispatches": self.dispatches,
             "dispatches_without_evidence": self.blind_dispatches,
             "refused": {"total": sum(self.refusals.values()), "by_code": dict(sorted(self.refusals.items()))},
@@ -97,6 +100,7 @@ def score(player: str, accounts: Sequence[Played], truths: Mapping[str, Truth]) 
         effect_without_claim=sum(claim in unclaimed and effects > 0 for claim, effects in claimed),
         dispatches=sum(account.dispatches for account in accounts),
         blind_dispatches=sum(account.blind_dispatches for account in accounts),
+        held=sum(a.claim is Claim.NOT_DISPATCHED and a.reason == "possible_duplicate" for a in accounts),
         claims=Counter(claim for claim, _ in claimed),
         settlements=Counter(account.settled_by for account in accounts if account.settled_by is not None),
         refusals=Counter(
@@ -118,6 +122,7 @@ def table(scores: Sequence[Score]) -> str:
         ("  denied or given up", [s.claims.get(Claim.DENIED, 0) for s in scores]),
         ("  unknown", [s.claims.get(Claim.UNKNOWN, 0) for s in scores]),
         ("  not dispatched", [s.claims.get(Claim.NOT_DISPATCHED, 0) for s in scores]),
+        ("    held behind an unknown one", [s.held for s in scores]),
         ("  refused at intake", [s.claims.get(Claim.REFUSED, 0) for s in scores]),
         ("outcomes once unknown", [s.unknowns for s in scores]),
         *((f"  {words}", [s.settlements.get(kind, 0) for s in scores]) for kind, words in SETTLEMENTS),

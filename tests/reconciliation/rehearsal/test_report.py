@@ -100,3 +100,12 @@ def test_rows_can_be_written_as_json() -> None:
     assert row["faults"] == ["cut"]
     assert row["unknown_settled_by"] == "lookup"
     assert (row["claim"], row["effects"]) == ("denied", 1)
+
+
+def test_only_what_is_held_behind_an_unknown_one_counts_as_held() -> None:
+    accounts = [
+        played(1, Claim.NOT_DISPATCHED, reason="possible_duplicate"),
+        played(2, Claim.NOT_DISPATCHED, reason="paused"),
+        played(3, Claim.UNKNOWN, reason="outcome_unknown"),
+    ]
+    assert score("p", accounts, {}).held == 1
