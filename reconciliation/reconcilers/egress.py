@@ -331,6 +331,8 @@ class _Wire(httpcore.NetworkStream):
         return chunk
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if not buffer:
+            return  # the end of a request without body
         self._connection.settimeout(self._deadline.left())
         try:
             self._connection.sendall(buffer)

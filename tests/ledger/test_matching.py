@@ -238,7 +238,7 @@ def test_values_agree_by_what_they_say(intended: Any, found: Any, agree: bool) -
     assert same(found, intended) is agree
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, places=3), st.integers(0, 6))
+@given(st.decimals(min_value=-(10**15), max_value=10**15, places=3), st.integers(0, 6))
 def test_zeros_at_the_end_never_matter(amount: Decimal, zeros: int) -> None:
     text = format(amount, "f")
     assert same(text, f"{text}{'0' * zeros}")

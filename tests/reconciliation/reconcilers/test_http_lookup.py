@@ -670,6 +670,23 @@ def test_an_effect_that_was_seen_survives_the_failure_of_a_later_page(
     assert unclear(ask(receiver, NEXT)) == why
 
 
+@pytest.mark.parametrize(
+    ("lookup", "kind"), [("by_key", FindingKind.ITEMS), ("by_reference", FindingKind.UNCLEAR)]
+)
+def test_without_attribution_only_a_key_makes_an_effect_ours(
+    lookup: str, kind: FindingKind, receiver: Receiver
+) -> None:
+    receiver.says = [json_reply({"data": [refund()], "next": "?p=2"}), reply(status=503)]
+    unattributed = {key: value for key, value in NEXT.items() if key != "attributed"}
+    assert ask(receiver, unattributed, lookup=lookup).kind is kind
+
+
+def test_under_a_key_too_what_is_attributed_to_another_is_not_ours(receiver: Receiver) -> None:
+    others = refund(metadata={"operation_id": "op-2"})
+    receiver.says = [json_reply({"data": [others], "next": "?p=2"}), reply(status=503)]
+    assert unclear(ask(receiver, NEXT, lookup="by_key")) == "http_503"
+
+
 def test_a_later_page_of_another_namespace_spoils_the_earlier_ones(receiver: Receiver) -> None:
     receiver.says = [
         json_reply({"data": [refund()], "next": "?p=2", "account": "acct_1"}),
