@@ -11,7 +11,6 @@ from ledger.contracts import Contract
 from ledger.facts import Facts
 from ledger.states import Standing, State
 from reconciliation import verdicts
-from reconciliation.findings import Finding
 from reconciliation.resolutions import Situation
 from reconciliation.verdicts import Circumstances
 
@@ -97,15 +96,8 @@ def circumstances(
     )
 
 
-def attributed_elsewhere(finding: Finding, configuration: Mapping[str, Any]) -> tuple[str, frozenset[str]]:
-    """(which of our names the receiver's items carry, the values that are not this operation's)."""
+def attributed_by(configuration: Mapping[str, Any]) -> str:
+    """Which of our names the receiver's items carry: the column in which others of that kind are looked for."""
     attributed = configuration.get("attributed")
     column = attributed.get("equals") if isinstance(attributed, Mapping) else None
-    if column not in NAMES:
-        column = "operation_id"
-    others = {
-        item.attributed_to
-        for item in finding.items
-        if item.ours is not True and item.attributed_to is not None
-    }
-    return column, frozenset(others)
+    return column if column in NAMES else "operation_id"

@@ -22,7 +22,7 @@ from ledger.services.settlement import Conclusion
 from ledger.services.writing import Actor, Locked, Shown, locked
 from ledger.states import Standing, State
 from reconciliation import verdicts
-from reconciliation.circumstances import askable, attributed_elsewhere, circumstances
+from reconciliation.circumstances import askable, attributed_by, circumstances
 from reconciliation.findings import Finding, FindingKind, Item, Question, ReceiverFacts
 from reconciliation.models import CLOCK, Case, Lookup, Resolution
 from reconciliation.reconcilers.base import look_up as ask_receiver
@@ -222,11 +222,11 @@ def _act(case: Case, unit: Locked, asked: Asked, finding: Finding) -> Recorded:
     shown = finding_json(finding, asked)
     if was_asked:
         _keep(asked, finding, verdict, shown, evidence_id)
-    return Recorded(finding=shown, verdict=verdict.as_json(), facts=unit.facts)
+    return Recorded(finding=shown, verdict=verdict_json(verdict), facts=unit.facts)
 
 
 def _judge(case: Case, unit: Locked, asked: Asked, finding: Finding) -> Verdict:
-    column, others = attributed_elsewhere(finding, asked.question.configuration)
+    column, others = attributed_by(asked.question.configuration), verdicts.attributed(finding)
     accepted = Resolution.objects.filter(
         case__invocation_id=unit.row.pk, takes_effect=True, receiver_references__len__gt=0
     ).values_list("receiver_references", flat=True)
@@ -308,7 +308,7 @@ def _keep(
         asked_at=asked.asked_at,
         finding=finding.kind,
         summary=verdict.explanation,
-        detail={"finding": shown, "verdict": verdict.as_json()},
+        detail={"finding": shown, "verdict": verdict_json(verdict)},
         verdict=verdict.kind,
         reason=verdict.reason,
         evidence_id=evidence_id,
@@ -371,12 +371,22 @@ def finding_json(finding: Finding, asked: Asked) -> dict[str, Any]:
         "items": _items_json(finding),
         "complete": finding.complete,
         "authoritative": finding.authoritative,
-        "as_of": finding.as_of and finding.as_of.isoformat(),
-        "asked_at": asked.asked_at.isoformat(),
+        "as_of": _z(finding.as_of),
+        "asked_at": _z(asked.asked_at),
         "why": finding.why,
         "http_status": finding.http_status,
         "scope": finding.scope,
     }
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as the API shows it."""
+    return {**verdict.as_json(), "next_at": _z(verdict.next_at)}
+
+
+def _z(moment: datetime | None) -> str | None:
+    """RFC 3339 in UTC with a Z, as everywhere in the API."""
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
 def _items_json(finding: Finding) -> list[dict[str, Any]]:

@@ -396,6 +396,12 @@ def _link(resolution: Resolution) -> dict[str, Any]:
     return {} if resolution.compensated_by is None else {"compensated_by": resolution.compensated_by}
 
 
+def _proposer(resolution: Resolution) -> dict[str, Any]:
+    if resolution.seconded_by_id is None:
+        return {}
+    return {"proposed_by": resolution.decided_by.email or resolution.decided_by.get_username()}
+
+
 def _attestation(desk: _Desk, resolution: Resolution) -> dict[str, Any]:
     """A person's word, as it is kept: never the receiver's."""
     return {
@@ -405,6 +411,7 @@ def _attestation(desk: _Desk, resolution: Resolution) -> dict[str, Any]:
         "references": list(resolution.receiver_references),
         "by": desk.actor.name,
         "resolution": resolution.pk,
+        **_proposer(resolution),
         **_link(resolution),
     }
 

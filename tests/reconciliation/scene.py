@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,10 +19,11 @@ from urllib.parse import parse_qs, urlsplit
 from django.db.models import F
 
 from ledger import tenancy
-from ledger.models import Attempt, Invocation
+from ledger.models import Attempt, Invocation, Reservation
 from ledger.models import Receiver as ReceiverRow
 from reconciliation import services
 from reconciliation.models import CLOCK, Case, Lookup
+from reconciliation.reconcilers.base import look_up as ask_receiver
 from reconciliation.services.sweeping import Claim
 from tests.arrange import UNKNOWN, Agent, Arranged, in_process, nonce
 
@@ -167,14 +168,24 @@ class Scene:
 
     def ask(self, operation_id: str) -> services.Recorded | None:
         """The operation's case, due now, claimed by a sweep and looked up."""
-        self.sweep_in()
+        self.sweep()
         self.make_due(operation_id)
         claim = self.claim(operation_id)
         return services.look_up(claim.workspace_id, claim.case_id, claim.fence)
 
-    def sweep_in(self) -> None:
-        """Sweeps without looking anything up, until this workspace's cases are open."""
+    def begun(self, operation_id: str) -> services.Asked:
+        """A look-up that was begun; its answer is the test's to record."""
         self.sweep()
+        self.make_due(operation_id)
+        claim = self.claim(operation_id)
+        asked = services.begin(claim.workspace_id, claim.case_id, claim.fence)
+        assert asked is not None
+        return asked
+
+    def answered_now(self, operation_id: str, asked: services.Asked) -> services.Recorded | None:
+        """The answer to a look-up as if it were asked just now, whatever became of its case."""
+        now = self.workspace.facts(operation_id).now
+        return services.record_finding(replace(asked, asked_at=now), ask_receiver(asked.question))
 
     def claim(self, operation_id: str) -> Claim:
         """The claim of the operation's open case, out of as many as are due in the whole database."""
@@ -233,6 +244,9 @@ class Scene:
             )
             Attempt.objects.filter(invocation_id=row.pk).update(
                 **{name: F(name) - by for name in ("permitted_at", "lease_until", "reported_at", "ended_at")}
+            )
+            Reservation.objects.filter(invocation_id=row.pk).update(
+                **{name: F(name) - by for name in ("lease_until", "held_since")}
             )
             for case in Case.objects.filter(invocation_id=row.pk):
                 case.opened_at -= by
