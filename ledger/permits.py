@@ -166,7 +166,7 @@ def _decoded(text: str) -> bytes:
 
 
 def _seconds(moment: datetime) -> float:
-    """RFC 7519's NumericDate. A double keeps the microsecond until the year 2255."""
+    """RFC 7519's NumericDate. A double keeps the microsecond until the year 2106 (2^32 seconds)."""
     return (moment - _EPOCH) // _MICROSECOND / 1_000_000
 
 
