@@ -497,7 +497,9 @@ class _Writer:
                     capability=plan.capability,
                     valid_until=plan.valid_until,
                 )
-                self.changed("+", "mandate", name, f"until {differences.moment_text(plan.valid_until)}")
+                self.changed(
+                    "+", "mandate", name, f"valid until: {differences.moment_text(plan.valid_until)}"
+                )
             else:
                 self._update("mandate", name, row, {"valid_until": plan.valid_until})
             kept.add(row.pk)

@@ -114,4 +114,4 @@ def _text(value: Any) -> str:
 
 
 def moment_text(moment: datetime) -> str:
-    return "ever" if moment == NO_END else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return "no end" if moment == NO_END else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1031,7 +1031,7 @@ def test_a_removed_mandate_is_revoked_and_a_returning_one_is_new() -> None:
     apply(document)
     name = "agent:* → refund.*"
     assert lines(apply(put(document, "mandates", []))) == [f"- mandate {name}: revoked"]
-    assert lines(apply(document)) == [f"+ mandate {name}: until 2027-01-01T00:00:00Z"]
+    assert lines(apply(document)) == [f"+ mandate {name}: valid until: 2027-01-01T00:00:00Z"]
     with tenancy.workspace(workspace_of(document).pk):
         rows = Mandate.objects.filter(workspace=workspace_of(document)).order_by("pk")
         assert [row.revoked_at is None for row in rows] == [False, True]
