@@ -35,7 +35,7 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One outcome report. ``has_receiver_evidence``: it shows the receiver's own answer."""
+    """One outcome report. ``has_receiver_evidence``: it shows something of the receiver's own answer."""
 
     claim: Claim
     receiver_reference: str | None = None
@@ -48,6 +48,16 @@ class Report:
     clears_after_s: float | None = None
     fault: str | None = None
     retry_after_s: float | None = None
+
+    @property
+    def shows_success(self) -> bool:
+        """Whether it shows an answer of the receiver's that is no refusal, error or redirect."""
+        return self.has_receiver_evidence and (self.http_status is None or 200 <= self.http_status <= 299)
+
+    @property
+    def shows_effect(self) -> bool:
+        """Whether it shows more than the runtime's word for it that the effect exists."""
+        return self.receiver_reference is not None or self.shows_success
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,7 @@ def parse_report(body: object) -> Report:
         claim=claim,
         receiver_reference=_text(body.get("receiver_reference"), "/receiver_reference", REFERENCE_MAX),
         result=body.get("result"),
-        has_receiver_evidence=bool(evidence) and ("http_status" in evidence or "body" in evidence),
+        has_receiver_evidence=status is not None or evidence.get("body") is not None,
         http_status=status,
         evidence_body=evidence.get("body"),
         reason=_text(denial.get("reason"), "/denial/reason", REASON_MAX),
@@ -110,7 +120,7 @@ def count(report: Report, contract: Contract) -> Counted:
     """What the report counts for under the contract."""
     match report.claim:
         case Claim.COMPLETED:
-            if report.receiver_reference is None and not report.has_receiver_evidence:
+            if not report.shows_effect:
                 return Counted(AttemptState.LOST, "completed_without_evidence")
             return Counted(AttemptState.COMPLETED, "receiver_response")
         case Claim.DENIED:

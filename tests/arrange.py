@@ -279,6 +279,7 @@ def in_process(token: str) -> Agent:
             path,
             content or b"",
             content_type=content_type,
+            CONTENT_LENGTH=str(len(content or b"")),  # also where it is 0, as HTTP clients do
             headers={k.title(): v for k, v in headers.items()},
         )
 

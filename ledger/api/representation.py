@@ -96,11 +96,11 @@ def _permitted(facts: Facts) -> dict[str, Any]:
 
 
 def z(moment: datetime | str | None) -> str | None:
-    """A moment as RFC 3339 in UTC with a Z."""
+    """A moment as RFC 3339 in UTC with a Z, always to the microsecond: the same moment is the same text."""
     if moment is None:
         return None
-    text = moment if isinstance(moment, str) else moment.isoformat()
-    return text.replace("+00:00", "Z")
+    known = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return known.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _attempt(attempt: AttemptFacts, now: datetime) -> dict[str, Any]:

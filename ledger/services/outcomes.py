@@ -12,7 +12,7 @@ import orjson
 from django.db import connection
 
 from ledger import errors, failpoints, matching
-from ledger.decisions import DenialClass
+from ledger.decisions import DenialClass, stricter
 from ledger.facts import AttemptFacts, Facts
 from ledger.intake import nonce_hash, unseal
 from ledger.keys import current
@@ -69,7 +69,7 @@ def _report_completed(reporter: Reporter, operation_id: str, number: int, body: 
         or reporter.nonce is None
         or reporter.token_id is None
         or report.claim is not Claim.COMPLETED
-        or (report.receiver_reference is None and not report.has_receiver_evidence)
+        or not report.shows_effect
     ):
         return None
     shown = _shown(body)
@@ -96,20 +96,16 @@ def _report_completed(reporter: Reporter, operation_id: str, number: int, body: 
 
 
 def _report(reporter: Reporter, operation_id: str, number: int, body: Body) -> Answer:
-    workspace_id, actor, caller = _who(reporter)
+    workspace_id, actor, caller = _who(reporter, operation_id, number)
     refusal: errors.Refusal | None = None
     with locked(workspace_id, operation_id, actor) as unit:
-        if unit is None or number > len(unit.facts.attempts):
+        if unit is None:
             park(workspace_id, operation_id, number, body.raw, actor.name)
-            recorded = {"recorded": True, "stored_as": "parked"}
-            if unit is None:
-                refusal = errors.NoLedgerEntry(extra=recorded)
-            else:
-                refusal = errors.StaleAttempt(
-                    "No such attempt is on record; the report was kept.",
-                    extra={**recorded, "next_attempt": unit.facts.next_attempt},
-                    facts=unit.facts,
-                )
+            refusal = errors.NoLedgerEntry(extra=_PARKED)
+        elif number > len(unit.facts.attempts):
+            if caller is not None:
+                check_covers(caller, unit.facts.capability, unit.facts.row["actor_subject"])
+            refusal = _store_unpermitted(unit, number, body)
         else:
             attempt = unit.facts.attempts[number - 1]
             holder = _holds(reporter, attempt, unit.facts)
@@ -126,11 +122,22 @@ def _report(reporter: Reporter, operation_id: str, number: int, body: Body) -> A
     return Answer(unit.facts, stored_as=stored_as)
 
 
-def _who(reporter: Reporter) -> tuple[int, Actor, Any]:
-    if reporter.permit is not None:
-        workspace_id = Workspace.objects.values_list("id", flat=True).get(name=reporter.permit.workspace)
-        return workspace_id, Actor("runtime", "permit holder"), None
-    assert reporter.token_id is not None and reporter.secret_hash is not None
+_PARKED = {"recorded": True, "stored_as": "parked"}
+
+
+def _who(reporter: Reporter, operation_id: str, number: int) -> tuple[int, Actor, Any]:
+    """(workspace, actor, caller): by the permit's token where it is this attempt's, else by the runtime's token.
+
+    Raises Forbidden (a permit of another attempt), Unauthenticated.
+    """
+    permit = reporter.permit
+    if permit is not None and (permit.operation_id, permit.attempt) == (operation_id, number):
+        found = Workspace.objects.filter(name=permit.workspace).values_list("id", flat=True).first()
+        if found is None:
+            raise errors.Unauthenticated()
+        return found, Actor("runtime", "permit holder"), None
+    if reporter.token_id is None or reporter.secret_hash is None:
+        raise errors.Forbidden("A permit is a credential for the outcome of its own attempt only.")
     caller = authenticate(reporter.token_id, reporter.secret_hash, "outcome")
     return caller.workspace_id, caller.actor, caller
 
@@ -138,8 +145,8 @@ def _who(reporter: Reporter) -> tuple[int, Actor, Any]:
 def _holds(reporter: Reporter, attempt: AttemptFacts, facts: Facts) -> bool:
     """Only who was given the permit can say that nothing was sent or that it has stopped."""
     permit = reporter.permit
-    if permit is not None:
-        return permit.invocation_id == facts.invocation_id and permit.attempt == attempt.number
+    if permit is not None and (permit.invocation_id, permit.attempt) == (facts.invocation_id, attempt.number):
+        return True
     return reporter.nonce is not None and nonce_hash(reporter.nonce).hex() == attempt.nonce_hash
 
 
@@ -168,6 +175,34 @@ def park(
         )
 
 
+def _store_unpermitted(unit: Locked, number: int, body: Body) -> errors.Refusal:
+    """The report of an attempt that nobody permitted. A receiver's answer that shows the effect disputes a record that
+    knows of none: dispatching it (again) would make a second one. Everything else waits for a person."""
+    report = body.report
+    settled_without = unit.facts.recorded_state in (State.INTENDED, State.DENIED, State.WITHDRAWN)
+    if settled_without and report is not None and report.claim is Claim.COMPLETED and report.shows_effect:
+        unit.keep(
+            _shown(body),
+            source=EvidenceSource.RECEIVER_RESPONSE,
+            claim=report.claim,
+            stored_as="parked",
+            by=unit.actor.name,
+            attempt=number,
+            reference=report.receiver_reference,
+            scope="effect_without_a_permit",
+        )
+        detail = {"attempt": number, "why": "effect_without_a_permit"}
+        unit.write(Event.DISPUTE, detail=detail, standing=Standing.DISCREPANCY)
+        unit.reread()
+    elif not _is_repeat(unit, number, body, "parked"):
+        park(unit.row.workspace_id, unit.row.operation_id, number, body.raw, unit.actor.name)
+    return errors.StaleAttempt(
+        "No such attempt is on record; the report was kept.",
+        extra={**_PARKED, "next_attempt": unit.facts.next_attempt},
+        facts=unit.facts,
+    )
+
+
 def _store(
     unit: Locked, attempt: AttemptFacts, body: Body, *, holder: bool
 ) -> tuple[str, errors.Refusal | None]:
@@ -175,20 +210,21 @@ def _store(
     if report is None:
         return _store_unreadable(unit, attempt, body, holder=holder)
     counted = count(report, unit.facts.contract)
-    counts = holder or (counted.attempt is AttemptState.COMPLETED and report.has_receiver_evidence)
+    counts = holder or (counted.attempt is AttemptState.COMPLETED and report.shows_success)
     stored_as = STORED_AS[counted.attempt] if counts else "claim"
-    if not _is_repeat(unit, attempt, body):
-        _keep(unit, attempt, body, report, counted, stored_as)
-    elif attempt.state is counted.attempt:
-        return stored_as, None
-    if not counts:
-        unit.write("claim", detail={"attempt": attempt.number, "outcome": report.claim})
-        return stored_as, None
-    if contradicts(attempt.state, counted.attempt):
+    conflict = None
+    if counts and contradicts(attempt.state, counted.attempt):
+        conflict = errors.EvidenceConflict(extra={"recorded": True})
+    if _is_repeat(unit, attempt.number, body, stored_as):  # kept, and acted upon, before
+        return stored_as, conflict
+    _keep(unit, attempt, body, report, counted, stored_as)
+    if conflict is not None:
         unit.write("evidence_conflict", detail={"attempt": attempt.number, "said": counted.attempt})
-        return stored_as, errors.EvidenceConflict(extra={"recorded": True})
-    _apply(unit, attempt, report, counted, holder=holder)
-    return stored_as, None
+    elif counts:
+        _apply(unit, attempt, report, counted, holder=holder)
+    else:
+        unit.write("claim", detail={"attempt": attempt.number, "outcome": report.claim})
+    return stored_as, conflict
 
 
 def _store_unreadable(
@@ -197,11 +233,11 @@ def _store_unreadable(
     """Kept raw; from the permit's holder the attempt is unknown from now on."""
     stored_as = "unknown" if holder else "claim"
     fault = body.fault
-    why = getattr(fault, "why", None) or (fault.detail if fault else "could not be read")
+    why = getattr(fault, "why", None) or (fault.detail.rstrip(".") if fault else "could not be read")
     refusal = errors.MalformedOutcome(
         getattr(fault, "path", ""), why, extra=dict(fault.extra) if fault else {}
     )
-    if _is_repeat(unit, attempt, body):
+    if _is_repeat(unit, attempt.number, body, stored_as):
         return stored_as, refusal
     unit.keep(
         Shown.of(body.raw),
@@ -219,10 +255,13 @@ def _store_unreadable(
     return stored_as, refusal
 
 
-def _is_repeat(unit: Locked, attempt: AttemptFacts, body: Body) -> bool:
-    """The same bytes about the same attempt were kept before: nothing is stored twice."""
+def _is_repeat(unit: Locked, number: int, body: Body, stored_as: str) -> bool:
+    """The same bytes about the same attempt were kept as the same before: nothing is stored or done twice.
+
+    What was only a claim is new when the permit's holder says it.
+    """
     return unit.row.evidence.filter(
-        attempt_number=attempt.number, raw_sha256=hashlib.sha256(body.raw).digest()
+        attempt_number=number, raw_sha256=hashlib.sha256(body.raw).digest(), stored_as=stored_as
     ).exists()
 
 
@@ -249,6 +288,7 @@ def _apply(unit: Locked, attempt: AttemptFacts, report: Report, counted: Counted
     """The attempt's end, then what follows for the invocation."""
     detail: dict[str, Any] = {"attempt": attempt.number, "source": "runtime", "why": counted.why}
     moved = False
+    noted: dict[str, Any] = {}
     ended = attempt.state is AttemptState.OPEN or (
         attempt.state is AttemptState.LOST and counted.attempt is not AttemptState.LOST
     )
@@ -257,9 +297,13 @@ def _apply(unit: Locked, attempt: AttemptFacts, report: Report, counted: Counted
         if holder and attempt.reported_at is None:
             changes["reported_at"] = unit.now
         unit.end_attempt(attempt.number, counted.attempt, **changes)
-        moved = unit.follow_attempts(detail=detail, **_outcome_columns(unit, report, counted))
+        columns = _outcome_columns(unit, report, counted)
+        # While an earlier attempt is lost nothing is settled, and why this one was refused is remembered.
+        if State(unit.row.state) in (State.DISPATCHED, State.UNKNOWN):
+            noted = {name: columns[name] for name in columns.keys() & _DENIAL}
+        moved = unit.follow_attempts(detail=detail, noted=noted, **columns)
     if not moved:
-        unit.write("report", detail={**detail, "said": counted.attempt})
+        unit.write("report", detail={**detail, "said": counted.attempt}, **noted)
         unit.reread()
     if counted.attempt is AttemptState.COMPLETED and unit.facts.recorded_state is State.COMPLETED:
         _compare(unit, report)
@@ -273,18 +317,36 @@ def _outcome_columns(unit: Locked, report: Report, counted: Counted) -> Mapping[
             "outcome": "completed",
             "receiver_reference": report.receiver_reference,
             "result": None if report.result is None else orjson.dumps(report.result).decode(),
+            **dict.fromkeys(_DENIAL),
         }
-    clears_at = None
-    if counted.denial_class is DenialClass.CLEARS_AT:
-        clears_at = unit.now + timedelta(seconds=counted.clears_after_s or 0)
+    if counted.attempt is AttemptState.LOST:
+        return columns
     return {
         **columns,
         "outcome": "denied",
         "result": None if report.result is None else orjson.dumps(report.result).decode(),
-        "denial_reason": counted.reason,
-        "denial_class": counted.denial_class,
-        "denial_clears_at": clears_at,
+        **_denial_columns(unit, counted),
     }
+
+
+_DENIAL = frozenset({"denial_reason", "denial_class", "denial_clears_at"})
+
+
+def _denial_columns(unit: Locked, counted: Counted) -> Mapping[str, Any]:
+    """Why there is no effect. Of several attempts without a permit between them, the strictest reason stands: that an
+    earlier attempt was never sent does not undo a later one's refusal."""
+    row, denial = unit.row, counted.denial_class or DenialClass.STANDING
+    clears_at = None
+    if denial is DenialClass.CLEARS_AT:
+        clears_at = unit.now + timedelta(seconds=counted.clears_after_s or 0)
+    if row.denial_class is not None:
+        before = DenialClass(row.denial_class)
+        known_longer = (
+            clears_at is not None and row.denial_clears_at is not None and row.denial_clears_at > clears_at
+        )
+        if known_longer or (stricter(before, denial) is before and before is not denial):
+            return {name: getattr(row, name) for name in _DENIAL}
+    return {"denial_reason": counted.reason, "denial_class": denial, "denial_clears_at": clears_at}
 
 
 def _compare(unit: Locked, report: Report) -> None:

@@ -195,7 +195,7 @@ def permit_of(facts: Facts, attempt: AttemptFacts) -> Permit:
         idempotency_key=facts.row["idempotency_key"],
         arguments_digest=facts.row["arguments_digest"],
         lease_s=round(max(0.0, (attempt.lease_until - facts.now).total_seconds()), 3),
-        lease_until=attempt.lease_until.isoformat().replace("+00:00", "Z"),
+        lease_until=attempt.lease_until.isoformat(timespec="microseconds").replace("+00:00", "Z"),
     )
 
 

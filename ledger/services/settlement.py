@@ -15,6 +15,7 @@ from typing import Any
 from django.db import connection
 
 from ledger import errors, tenancy
+from ledger.decisions import DenialClass
 from ledger.facts import Facts
 from ledger.models import Capability, Entry, Invocation
 from ledger.services.outcomes import flag
@@ -145,6 +146,7 @@ def _take(unit: Locked, event: Event, conclusion: Conclusion, evidence_id: int) 
                 denial_clears_at=None,
             )
         case Event.DENY:
+            denial = _denial(unit, conclusion)
             for number in _lost(unit):
                 unit.end_attempt(number, AttemptState.DENIED)
             unit.write(
@@ -153,9 +155,7 @@ def _take(unit: Locked, event: Event, conclusion: Conclusion, evidence_id: int) 
                 outcome="denied",
                 outcome_source=conclusion.source,
                 settled_at=unit.now,
-                denial_reason=conclusion.denial_reason,
-                denial_class=conclusion.denial_class,
-                denial_clears_at=conclusion.denial_clears_at,
+                **denial,
             )
         case Event.DISPUTE:
             unit.write(event, detail=detail, standing=Standing.DISCREPANCY)
@@ -166,6 +166,24 @@ def _take(unit: Locked, event: Event, conclusion: Conclusion, evidence_id: int) 
         case _:
             unit.write(event, detail=detail)
     unit.reread()
+
+
+def _denial(unit: Locked, conclusion: Conclusion) -> dict[str, Any]:
+    """Why there is no effect. That the receiver knows nothing of a lost attempt does not undo the standing refusal of
+    another one, which its holder reported while nothing could be settled yet."""
+    row = unit.row
+    refused = any(attempt.state is AttemptState.DENIED for attempt in unit.facts.attempts)
+    if refused and row.denial_class == DenialClass.STANDING and row.standing == Standing.NONE:
+        return {
+            "denial_reason": row.denial_reason,
+            "denial_class": row.denial_class,
+            "denial_clears_at": row.denial_clears_at,
+        }
+    return {
+        "denial_reason": conclusion.denial_reason,
+        "denial_class": conclusion.denial_class,
+        "denial_clears_at": conclusion.denial_clears_at,
+    }
 
 
 def _lost(unit: Locked) -> Sequence[int]:

@@ -139,16 +139,22 @@ class Locked:
         self.reread()
 
     def follow_attempts(
-        self, *, detail: Mapping[str, Any], actor: Actor | None = None, **settled: Any
+        self,
+        *,
+        detail: Mapping[str, Any],
+        actor: Actor | None = None,
+        noted: Mapping[str, Any] | None = None,
+        **settled: Any,
     ) -> bool:
-        """The event that the attempts call for, if any; ``settled`` are the columns of an outcome. True: it moved."""
+        """The event that the attempts call for, if any; ``settled`` are the columns of an outcome, ``noted`` those that
+        are written whatever the event is. True: it moved."""
         event = event_after(
             State(self.row.state), [a.at(self.now) for a in self.facts.attempts], Standing(self.row.standing)
         )
         if event is None:
             return False
         columns = settled if event in (Event.COMPLETE, Event.DENY) else {}
-        self.write(event, detail=detail, actor=actor, **columns)
+        self.write(event, detail=detail, actor=actor, **{**columns, **(noted or {})})
         self.reread()
         return True
 
