@@ -156,6 +156,8 @@ def sentence(
         if everything or any(pointer == hidden or pointer.startswith(f"{hidden}/") for hidden in sensitive):
             return "‹hidden›"
         found = _at(arguments, pointer)
+        if isinstance(found, dict | list):
+            return "‹several values›"
         return "‹missing›" if found is None else _scalar(found)[1]
 
     return _PLACE.sub(fill, template)

@@ -329,12 +329,14 @@ class CasePage:
         return _mark(self.facts and self.facts.version, self.case and self.case.version)
 
 
-def mark_of(workspace_id: int, operation_id: str) -> str:
-    """The page's ``mark`` as it is now, read cheaply. Needs the workspace's transaction."""
+def mark_of(workspace_id: int, operation_id: str) -> str | None:
+    """The page's ``mark`` as it is now, read cheaply; None for a name without record and case. Needs the workspace's
+    transaction."""
     version = ledger.version_of(workspace_id, operation_id)
     cases = Case.objects.filter(workspace_id=workspace_id, operation_id=operation_id)
     order = (F("closed_at").desc(nulls_first=True), F("invocation_id").asc(nulls_last=True), "-id")
-    return _mark(version, cases.order_by(*order).values_list("version", flat=True).first())
+    case_version = cases.order_by(*order).values_list("version", flat=True).first()
+    return None if version is None and case_version is None else _mark(version, case_version)
 
 
 def _mark(version: int | None, case_version: int | None) -> str:

@@ -19,7 +19,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import urlencode
-from django.views.decorators.http import require_GET, require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from ledger import errors
 from ledger import selectors as ledger
@@ -36,7 +36,7 @@ from ledger.wording import (
 from reconciliation import selectors, services, wording
 from reconciliation.circumstances import situation_of
 from reconciliation.forms import ConfirmationForm, DecisionForm, RemarkForm
-from reconciliation.resolutions import ResolutionRefused, faults, rule_for
+from reconciliation.resolutions import Kind, ResolutionRefused, faults, rule_for
 from reconciliation.selectors import CasePage, Queue, QueueRow, Tab
 from reconciliation.verdicts import VerdictReason
 
@@ -160,13 +160,15 @@ def operation(request: MemberRequest, operation_id: str) -> HttpResponseBase:
     return render(request, "reconciliation/operation.html", _context(request, page))
 
 
-@require_GET
+@require_safe
 @member_page
 def moved(request: MemberRequest, operation_id: str) -> HttpResponseBase:
     """Nothing (204) while the operation is at the ``seen`` mark of a page, else a line that says it has moved."""
     with reading(request.member):
         now = selectors.mark_of(request.member.workspace_id, operation_id)
-    if now is None or now == request.GET.get("seen"):
+    if now is None:
+        raise Http404
+    if now == request.GET.get("seen"):
         return HttpResponse(status=204)
     return render(request, "reconciliation/_moved.html", {"operation_id": operation_id})
 
@@ -318,7 +320,7 @@ def _review(request: MemberRequest, page: CasePage, form: DecisionForm) -> HttpR
     """Shows what would be recorded, or what is missing; the service judges again when it is."""
     assert page.case is not None
     situation = situation_of(page.facts, page.now)
-    rule = rule_for(form.cleaned_data["kind"], situation)
+    rule = rule_for(Kind(form.cleaned_data["kind"]), situation)
     if page.case.closed_at is not None or page.case.version != form.cleaned_data["version"] or rule is None:
         return _decision(request, page, form, refused=_moved_under(page))
     found = faults(rule, situation, form.given)

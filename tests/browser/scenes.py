@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.db.models import F
 
 from ledger import tenancy
+from ledger.models import Membership
 from reconciliation import services
 from reconciliation.findings import Difference, Finding, FindingKind, Item, ItemStatus
 from reconciliation.models import CLOCK, Case
@@ -17,7 +20,7 @@ from reconciliation.services.asking import Recorded
 from reconciliation.services.cases import open_case
 from tests.arrange import OPAQUE, UNKNOWN, Agent, Arranged, arrange, in_process, nonce
 
-PASSWORD = "correct horse"  # of every arranged person
+PASSWORD = "correct horse"
 
 REFUND: dict[str, Any] = {
     "summary": "Refund {amount} to order {order_id}",
@@ -71,7 +74,11 @@ def effect(reference: str, **changes: Any) -> Item:
 def found(*items: Item) -> Finding:
     """A complete, authoritative answer with these items."""
     return Finding(
-        kind=FindingKind.ITEMS, items=items, complete=True, raw=b'{"data": []}', scope="GET /refunds, all pages"
+        kind=FindingKind.ITEMS,
+        items=items,
+        complete=True,
+        raw=b'{"data": []}',
+        scope="GET /refunds, all pages",
     )
 
 
@@ -121,7 +128,15 @@ class Scene:
             return Case.objects.filter(operation_id=operation_id).latest("id").version
 
 
-def scene(agent_of: Callable[[str], Agent] = in_process) -> Scene:
+def person(workspace: Arranged, role: str, password: str | None) -> Any:
+    """A member; without a password nobody can sign in as them, and nothing is spent on hashing one."""
+    address = f"{role}-{secrets.token_hex(4)}@example.org"
+    user = get_user_model().objects.create_user(username=address, email=address, password=password)
+    Membership.objects.create(user=user, workspace_id=workspace.id, role=role)
+    return user
+
+
+def scene(agent_of: Callable[[str], Agent] = in_process, *, password: str | None = None) -> Scene:
     """A fresh workspace with an operator, a second operator and a viewer; no operation yet."""
     workspace = arrange(capability=False)
     workspace.capability("refund.create", **REFUND)
@@ -129,9 +144,9 @@ def scene(agent_of: Callable[[str], Agent] = in_process) -> Scene:
     return Scene(
         workspace=workspace,
         agent=agent_of(workspace.token),
-        operator=workspace.person("operator"),
-        second=workspace.person("operator"),
-        viewer=workspace.person("viewer"),
+        operator=person(workspace, "operator", password),
+        second=person(workspace, "operator", password),
+        viewer=person(workspace, "viewer", password),
     )
 
 
@@ -156,7 +171,12 @@ def busy(scene_: Scene) -> dict[str, str]:
     scene_.asked(named["diverged"], DIVERGED)
     named["opaque"] = scene_.unknown(
         "certificate.send",
-        arguments={"user_id": "mia_li_3668", "amount": 250, "note": "tab\tand\u200bzero width", "tags": ["vip", "\u202egold"]},
+        arguments={
+            "user_id": "mia_li_3668",
+            "amount": 250,
+            "note": "tab\tand\u200bzero width",
+            "tags": ["vip", "\u202egold"],
+        },
         task_id="task-4",
     )
     named["opaque_two"] = scene_.unknown(
