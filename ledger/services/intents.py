@@ -1,4 +1,4 @@
-"""What is durable before anything leaves the process: the intent; and giving it up."""
+"""What is durable before anything leaves the process: the intent."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ledger.services.permits import (
     check_scope,
     grant,
     permit_of,
-    refusal_for,
 )
-from ledger.services.writing import SYSTEM, Caller, Locked, Shown, find_facts, hold, locked, read_facts
+from ledger.services.relations import relate
+from ledger.services.writing import Caller, Locked, Shown, find_facts, hold, locked, read_facts
 from ledger.states import Event, State
 
 KNOWN_MAX = 4096  # capabilities a process remembers, one for each token that used it
@@ -227,6 +227,7 @@ def _replay(caller: Caller, intent: Intent, hashed: bytes | None) -> Answer | No
     facts = find_facts(caller.workspace_id, intent.operation_id)
     if facts is None:
         return None
+    check_covers(caller, facts.capability, facts.row["actor_subject"])
     drifted = _drift(caller, intent, facts)
     if drifted:
         raise errors.IntentMismatch(extra={"drifted": drifted}, facts=facts)
@@ -282,7 +283,7 @@ def _create(
             capability = _capability(caller, intent.capability)
             prepared = prepare(intent, capability, fernet=keys.fernet, pepper=keys.pepper)
             unit = _insert(caller, prepared)
-            _relate(unit, intent)
+            relate(unit, intent)
             answer = Answer(unit.facts, created=True)
             if hashed is not None:
                 granted, _ = grant(unit, 1, hashed, caller)
@@ -422,75 +423,3 @@ def _insert(caller: Caller, prepared: Prepared) -> Locked:
         hold(row, lease_until=None)
         unit.reread()
     return unit
-
-
-def _relate(unit: Locked, intent: Intent) -> None:
-    """Supersession and compensation, in the transaction of the new operation. Raises and records nothing otherwise."""
-    if intent.supersedes is not None:
-        _supersede(unit, intent.supersedes)
-    if intent.compensates is not None:
-        _compensate(unit, intent.compensates)
-
-
-def _supersede(unit: Locked, name: str) -> None:
-    old = _related(unit, name)
-    if old is None or old.task_id != unit.row.task_id or old.capability.name != unit.facts.capability:
-        raise errors.NotSupersedable()
-    if old.superseded_by is not None or old.state not in (State.INTENDED, State.DENIED, State.WITHDRAWN):
-        raise errors.NotSupersedable()
-    other = Locked(old, find_facts(old.workspace_id, name) or unit.facts, unit.actor)
-    if other.facts.standing != "none":
-        raise errors.NotSupersedable()
-    event: Event | str = "superseded" if old.state == State.WITHDRAWN else Event.WITHDRAW
-    other.write(event, detail={"superseded_by": unit.row.operation_id}, superseded_by=unit.row.operation_id)
-
-
-def _compensate(unit: Locked, name: str) -> None:
-    old = _related(unit, name)
-    if old is None:
-        raise errors.Malformed("/compensates", "names no operation on record")
-    with connection.cursor() as cursor:  # one compensation at a time: serialised by the row lock on the other
-        cursor.execute(
-            "SELECT EXISTS (SELECT FROM ledger_invocation WHERE workspace_id = %s AND compensates = %s"
-            " AND id <> %s AND state NOT IN ('withdrawn', 'denied'))",
-            [unit.row.workspace_id, name, unit.row.id],
-        )
-        if cursor.fetchone()[0]:
-            raise errors.AlreadyCompensated()
-
-
-def _related(unit: Locked, name: str) -> Invocation | None:
-    return (
-        Invocation.objects.select_for_update(of=("self",), no_key=True)
-        .filter(workspace_id=unit.row.workspace_id, operation_id=name)
-        .exclude(pk=unit.row.pk)
-        .first()
-    )
-
-
-def withdraw(caller: Caller, operation_id: str) -> Answer:
-    """Gives up what is intended or denied; again: the same answer.
-
-    Raises NoLedgerEntry, AttemptInFlight, ReconciliationRequired, Settled, Discrepancy, Abandoned, Forbidden.
-    """
-    with locked(caller.workspace_id, operation_id, caller.actor) as unit:
-        if unit is None:
-            raise errors.NoLedgerEntry()
-        facts = unit.facts
-        check_covers(caller, facts.capability, facts.row["actor_subject"])
-        if facts.recorded_state is State.WITHDRAWN:
-            return Answer(facts, replayed=True)
-        if facts.standing == "none" and facts.recorded_state in (State.INTENDED, State.DENIED):
-            unit.write(Event.WITHDRAW, detail={"why": "asked"}, actor=SYSTEM if facts.is_too_old else None)
-            unit.reread()
-            return Answer(unit.facts)
-        refusal = _not_withdrawable(facts)
-    raise refusal
-
-
-def _not_withdrawable(facts: Facts) -> errors.Refusal:
-    if facts.state is State.DISPATCHED:
-        return errors.AttemptInFlight("Report the attempt as not_sent first.", facts=facts)
-    if facts.state is State.UNKNOWN and facts.standing == "none":
-        return errors.ReconciliationRequired(facts=facts)
-    return refusal_for(facts)
