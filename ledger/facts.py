@@ -18,7 +18,7 @@ import orjson
 from ledger import decisions, permissions, states
 from ledger.contracts import Contract, KeyClaimed
 from ledger.decisions import Action, Decision, DenialClass, Permission, ReplayFacts, Situation
-from ledger.permissions import GrantFact, Judgement, MandateFact, PermissionFacts
+from ledger.permissions import GrantFact, Judgement, MandateFact, PermissionFacts, PermissionReason
 from ledger.states import AttemptState, Standing, State
 
 RECONCILE_POLL_S = 5  # how soon a caller that is told "reconcile" should look again: two sweeps and a look-up
@@ -156,7 +156,7 @@ class Facts:
             if capability["duplicates"] == "hold" and self.row["first_permit_at"] is None
             else ()
         )
-        judged = permissions.judge(
+        return permissions.judge(
             PermissionFacts(
                 now=self.now,
                 mandates_open=self.row["mandates_open"],
@@ -188,9 +188,12 @@ class Facts:
                 ),
                 paused=self.row["paused"],
                 twins=tuple(twins),
+                # Limits are not counted yet, and what cannot be counted must not be passed.
+                limit=PermissionReason.LIMIT_EXCEEDED
+                if any(m["limited"] and not m["revoked"] for m in self.row["mandates"])
+                else None,
             )
         )
-        return judged
 
     @cached_property
     def denial(self) -> DenialClass | None:
@@ -267,12 +270,12 @@ class Facts:
 
     @cached_property
     def changes_by_itself_at(self) -> datetime | None:
-        """When the decision changes although nobody does anything: a lease ends, a denial clears."""
+        """When the decision changes although nobody does anything: a lease ends, a denial clears, an intent ages."""
         if self.open_attempt is not None:
             return self.open_attempt.lease_until
         if self.denial is DenialClass.CLEARS_AT:
             return moment(self.row["denial_clears_at"])
-        return None
+        return moment(self.row["intent_valid_until"]) if self.state is State.INTENDED else None
 
     # The three questions, and what is held.
 

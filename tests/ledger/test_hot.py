@@ -147,6 +147,8 @@ def test_where_the_hot_function_acts_the_table_says_dispatch(world: World, recor
     # Approval is judged at intake: an intent that needs it never reaches the hot function.
     acted = not world.approval and record_hot(workspace, "hot-1", permits=True)
     assert says_dispatch or not acted
+    if world.mandate == "limited":  # limits are not counted yet: neither path may pass them
+        assert not says_dispatch and not acted
     # The common case must be common: a plain mandate, nothing in the way.
     if world.mandate in ("covering", "open") and world.pause in ("none", "lifted") and world.enabled:
         assert acted is (world.twin in ("none", "same arguments, off") and not world.approval)
