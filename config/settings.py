@@ -247,7 +247,7 @@ REST_FRAMEWORK: dict[str, Any] = {
 
 SPECTACULAR_SETTINGS: dict[str, Any] = {
     "TITLE": "Counterfoil",
-    "DESCRIPTION": "Record an intent, ask for a permit, report the outcome: one business intent, one effect.",
+    "DESCRIPTION": "Record an intent, ask for a permit, report the outcome: one business intent, at most one effect.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
