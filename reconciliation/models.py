@@ -78,6 +78,7 @@ class Case(models.Model):
                 condition=models.Q(closed_at__isnull=True),
                 name="open_cases",
             ),
+            models.Index(fields=("workspace", "operation_id"), name="cases_of_a_name"),
         )
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ TIMEOUT_MAX_S = 30.0
 
 
 class ReconcileView(RuntimeView):
-    """Asks the receiver now what became of an operation. Body: ``{"timeout_s": 1 to 30}``, or none."""
+    """Asks the receiver now what became of an operation. Body: ``{"timeout_s": up to 30}``, or none."""
 
     scope = "reconcile"
 

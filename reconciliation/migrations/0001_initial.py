@@ -297,6 +297,10 @@ class Migration(migrations.Migration):
                 name="open_cases",
             ),
         ),
+        migrations.AddIndex(
+            model_name="case",
+            index=models.Index(fields=["workspace", "operation_id"], name="cases_of_a_name"),
+        ),
         migrations.AddConstraint(
             model_name="case",
             constraint=models.UniqueConstraint(

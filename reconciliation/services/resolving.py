@@ -100,7 +100,6 @@ def resolve(
     """
     kind = Kind(kind)
     given = Given(remark, evidence, tuple(references), wait_until, compensated_by or None)
-    failpoints.reach("decision.before_commit")
     with _desk(workspace_id, operation_id, user, version) as desk:
         rule = _rule(desk, kind, given)
         waits = needs_second(rule, desk.situation)
@@ -110,6 +109,7 @@ def resolve(
         else:
             _take_effect(desk, rule, given, resolution)
         desk.case.save()
+        failpoints.reach("decision.before_commit")
     failpoints.reach("decision.after_commit")
     return Resolved(kind, desk.facts, awaits_second_person=waits)
 
@@ -126,7 +126,6 @@ def confirm(
 
     Raises as ``resolve`` does; whoever proposed cannot confirm.
     """
-    failpoints.reach("decision.before_commit")
     with _desk(workspace_id, operation_id, user, version) as desk:
         proposed = desk.case.proposal
         if proposed is None:
@@ -155,6 +154,7 @@ def confirm(
         )
         _take_effect(desk, rule, given, resolution)
         desk.case.save()
+        failpoints.reach("decision.before_commit")
     failpoints.reach("decision.after_commit")
     return Resolved(kind, desk.facts)
 
@@ -426,13 +426,12 @@ def _attest_missing(desk: _Desk, resolution: Resolution) -> None:
 
 
 def _write(desk: _Desk, event: str, resolution: Resolution) -> None:
-    annotate(
-        desk.case.workspace_id,
-        desk.case.operation_id,
-        desk.actor,
-        event,
-        {"decision": resolution.kind, "sentence": resolution.remark, "resolution": resolution.pk},
-    )
+    detail = {"decision": resolution.kind, "sentence": resolution.remark, "resolution": resolution.pk}
+    if desk.unit is None:
+        annotate(desk.case.workspace_id, desk.case.operation_id, desk.actor, event, detail)
+    else:
+        desk.unit.write(event, detail=detail)
+        desk.unit.reread()
 
 
 def _clean(text: str) -> str:

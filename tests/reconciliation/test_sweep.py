@@ -240,7 +240,7 @@ def test_the_command_finds_asks_and_ends_when_it_is_told_to(scene: Scene) -> Non
 def published_without_a_broker(url: str, claim: services.Claim) -> tuple[str, float]:
     """(how many jobs the process says it published, seconds it took) with REDIS_URL at ``url``."""
     script = (
-        "import django; django.setup()\n"
+        "import django, config.celery; django.setup()\n"
         "import sys, time\n"
         "from reconciliation import services, tasks\n"
         "began = time.monotonic()\n"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +18,8 @@ from django.db import InterfaceError, OperationalError, connection
 from reconciliation import services
 
 THREADS = 8  # receivers asked at once: they wait for the network, so more than processors
-DRAIN_S = 2 * settings.RECEIVER_TIMEOUT_S  # look-ups under way get this long when the command is ended
+
+logger = logging.getLogger(__name__)
 
 
 class Command(BaseCommand):
@@ -49,31 +52,38 @@ def once() -> dict[str, int]:
     return {**swept.counts(), "looked_up": sum(done)}
 
 
-def forever(ended: threading.Event, *, say: Any) -> None:
-    """A pass every few seconds until ``ended`` is set. Claims no more than it has threads for, so that no claim waits."""
+def forever(ended: threading.Event, *, say: Callable[[str], object]) -> None:
+    """A pass every few seconds until ``ended`` is set. Claims no more than it has threads for: no claim waits for one."""
     under_way: set[Future[bool]] = set()
     with ThreadPoolExecutor(THREADS, "look-up") as pool:
         while not ended.is_set():
-            began = time.monotonic()
-            under_way = {one for one in under_way if not one.done()}
+            next_at = time.monotonic() + settings.SWEEP_EVERY_S
             try:
-                swept = services.sweep(claimed_at_most=THREADS - len(under_way))
-                under_way |= {pool.submit(_look_up, claim) for claim in swept.claims}
-                again_at_once = len(swept.claims) == THREADS
+                claims = list(services.sweep(claimed_at_most=_free(under_way)).claims)
+                while claims and not ended.is_set():
+                    under_way |= {pool.submit(_look_up, claim) for claim in claims}
+                    _wait_for_room(under_way, ended, next_at)
+                    claims = services.claim(at_most=_free(under_way))
             except (OperationalError, InterfaceError) as error:
                 connection.close()
                 say(f"the database does not answer: {error}")
-                again_at_once = False
-            if again_at_once:
-                _wait_for_one(under_way, ended)
-            else:
-                ended.wait(max(0.0, settings.SWEEP_EVERY_S - (time.monotonic() - began)))
+            ended.wait(max(0.0, next_at - time.monotonic()))
 
 
-def _wait_for_one(under_way: set[Future[bool]], ended: threading.Event) -> None:
-    """There may be more due than threads: goes on as soon as one is free."""
-    while under_way and not ended.is_set() and not any(one.done() for one in under_way):
-        ended.wait(0.05)
+def _free(under_way: set[Future[bool]]) -> int:
+    """How many look-ups can be begun; those that ended are forgotten, what went wrong in them is logged."""
+    for one in [one for one in under_way if one.done()]:
+        under_way.discard(one)
+        if (error := one.exception()) is not None:
+            logger.error("A look-up failed and will be made again", exc_info=error)
+    return THREADS - len(under_way)
+
+
+def _wait_for_room(under_way: set[Future[bool]], ended: threading.Event, next_at: float) -> None:
+    """Until a thread is free or the next sweep is due: receivers that hang hold up no lease."""
+    while len(under_way) == THREADS and not any(one.done() for one in under_way):
+        if ended.wait(0.02) or time.monotonic() > next_at:
+            return
 
 
 def _look_up(claim: services.Claim) -> bool:
