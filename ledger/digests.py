@@ -4,8 +4,8 @@ One strict parser serves hash, display, rules and dispatch, so that no two of th
 What it accepts is I-JSON (RFC 7493) and narrower still; the rules are listed at `parse`. Nothing is
 Unicode-normalised: what differs, differs.
 
-Only the standard library is used, and nothing here looks at the world except `uuid7` and `mint_key`, whose names carry
-time for the sake of index locality; no rule reads it back.
+Nothing here looks at the world except `uuid7` and `mint_key`, whose names carry time for the sake of index locality; no
+rule reads it back.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable
 from decimal import Decimal
 from itertools import accumulate
-from json.encoder import encode_basestring
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, cast
 from uuid import UUID
+
+import rfc8785
 
 from ledger.errors import Malformed, TooLarge
 
@@ -70,14 +70,14 @@ def canonical(value: object) -> bytes:
     Raises NotCanonical for what no such text exists for: NaN, infinity, integers beyond ±(2^53−1), lone surrogates,
     names that are not text, other types, cycles.
     """
-    pieces: list[str] = []
     try:
-        _write(value, pieces.append)
-        return "".join(pieces).encode("utf-8")
-    except UnicodeEncodeError as lone_surrogate:
-        raise NotCanonical("a lone surrogate is no Unicode text") from lone_surrogate
+        return rfc8785.dumps(cast(JSON, value))
     except RecursionError as too_deep:
         raise NotCanonical("nested too deeply, or within itself") from too_deep
+    except (ValueError, TypeError) as wrong:
+        # The package's own errors are ValueErrors. Three come out of it bare: UnicodeEncodeError for a lone surrogate in
+        # a name, ValueError for an integer too long to be quoted, TypeError for a name that only looks like text.
+        raise NotCanonical(str(wrong)) from wrong
 
 
 def arguments_digest(value: object, salt: bytes | None) -> str:
@@ -86,9 +86,14 @@ def arguments_digest(value: object, salt: bytes | None) -> str:
 
     Raises NotCanonical, and ValueError when a salt is not 16 bytes.
     """
+    return text_digest(canonical(value), salt)
+
+
+def text_digest(text: bytes, salt: bytes | None) -> str:
+    """`arguments_digest` of a value whose canonical text is at hand. Raises ValueError when a salt is not 16 bytes."""
     if salt is not None and len(salt) != SALT_BYTES:
         raise ValueError(f"a salt has {SALT_BYTES} bytes, not {len(salt)}")
-    return DIGEST_PREFIX + hashlib.sha256((salt or b"") + canonical(value)).hexdigest()
+    return DIGEST_PREFIX + hashlib.sha256((salt or b"") + text).hexdigest()
 
 
 def mint_salt() -> bytes:
@@ -354,80 +359,6 @@ def _token(step: str | int) -> str:
     text = text if len(text) <= _CLIP else text[:_CLIP] + "…"
     text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
     return text.replace("~", "~0").replace("/", "~1")
-
-
-# The canonical text
-
-
-def _write(value: object, put: Callable[[str], None]) -> None:
-    if isinstance(value, str):
-        put(encode_basestring(value))
-    elif value is None:
-        put("null")
-    elif value is True:
-        put("true")
-    elif value is False:
-        put("false")
-    elif isinstance(value, int):
-        if not -SAFE_INTEGER <= value <= SAFE_INTEGER:
-            raise NotCanonical("an integer beyond ±(2^53−1)")
-        put(int.__repr__(value))
-    elif isinstance(value, float):
-        put(_number_text(value))
-    elif isinstance(value, dict):
-        comma = "{"
-        for name in _sorted_names(value):
-            put(f"{comma}{encode_basestring(name)}:")
-            _write(value[name], put)
-            comma = ","
-        put("}" if value else "{}")
-    elif isinstance(value, (list, tuple)):
-        comma = "["
-        for item in value:
-            put(comma)
-            _write(item, put)
-            comma = ","
-        put("]" if value else "[]")
-    else:
-        raise NotCanonical(f"{type(value).__name__} is no JSON type")
-
-
-def _sorted_names(members: dict[Any, Any]) -> list[str]:
-    names = list(members)
-    if not all(isinstance(name, str) for name in names):
-        raise NotCanonical("a name that is not text")
-    if all(map(str.isascii, names)):
-        names.sort()
-    else:
-        names.sort(key=lambda name: name.encode("utf-16-be"))
-    return names
-
-
-def _number_text(number: float) -> str:
-    """As ECMAScript prints it: repr() finds the same shortest digits, the layout differs.
-
-    Source: ECMA-262 section 6.1.6.1.20, Number::toString; RFC 8785 section 3.2.2.3.
-    """
-    if not math.isfinite(number):
-        raise NotCanonical("NaN and infinity are not JSON")
-    mantissa, _, exponent = repr(abs(number)).partition("e")
-    whole, _, part = mantissa.partition(".")
-    part = "" if part == "0" else part
-    digits = (whole + part).lstrip("0")
-    if not digits:
-        return "0"
-    # The value is 0.digits × 10^point, in the specification's terms n = point.
-    point = len(whole) + int(exponent or "0") - (len(whole + part) - len(digits))
-    digits = digits.rstrip("0")
-    sign = "-" if number < 0 else ""
-    if len(digits) <= point <= 21:
-        return f"{sign}{digits}{'0' * (point - len(digits))}"
-    if 0 < point <= 21:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{fraction}e{point - 1:+d}"
 
 
 # Pointers, comparison, names
