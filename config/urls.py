@@ -9,12 +9,13 @@ from config.health import healthz
 from ledger.api.urls import fallback
 
 urlpatterns = [
+    # The runtimes' calls first: addresses are tried in this order.
+    path("", include("ledger.api.urls")),
+    path("", include("reconciliation.api.urls")),
     path("healthz", healthz, name="healthz"),
     path("", include("ledger.urls")),
     path("", include("approvals.urls")),
     path("", include("reconciliation.urls")),
-    path("", include("ledger.api.urls")),
-    path("", include("reconciliation.api.urls")),
     path("accounts/", include("allauth.urls")),
     path("admin/", admin.site.urls),
     *fallback,
