@@ -660,9 +660,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that what was started is stopped, not dropped
+    # So that what was started is stopped, not dropped; a script's `&` leaves its children deaf to SIGINT otherwise.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:]))
     except (CannotStart, BadSetting) as problem:

@@ -6,12 +6,16 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from config.environment import ROOT
 from tests.config.processes import (
     GONE_WITHIN_S,
     Service,
@@ -152,6 +156,43 @@ def test_ctrl_c_leaves_no_process_and_a_clean_database(open_folder: Path) -> Non
     assert left_of(processes) == {}
     assert not (now.data / "run.json").exists()
     assert "database system is shut down" in (now.data / "postgres.log").read_text()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_service_that_is_stopped_while_it_starts_leaves_no_process(
+    open_folder: Path, signum: signal.Signals
+) -> None:
+    deaf = "import signal, os, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    with (open_folder / "said.log").open("w") as said:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                deaf,
+                sys.executable,
+                "-m",
+                "config.embedded",
+                "run",
+            ],  # as a script's `&` does
+            cwd=ROOT,
+            env=clean_env(COUNTERFOIL_DATA=str(open_folder / "data"), PORT=str(a_free_port())),
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        while "PostgreSQL ready" not in (open_folder / "said.log").read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        processes = descendants(process.pid)
+        process.send_signal(signum)
+        code = process.wait(GONE_WITHIN_S)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert code == 128 + signum
+    assert left_of(processes) == {}
+    assert not (open_folder / "data" / "run.json").exists()
 
 
 def test_killing_the_supervisor_leaves_no_process_and_the_data_can_be_used_at_once(open_folder: Path) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from ledger import tokens
 from tests.config.processes import clean_env, python
 
 SHOW = """
 import json
 from config import settings
-names = "ALLOWED_HOSTS BASE_URL CELERY_BROKER_URL DATABASES KEYS_FOLDER SECRET_KEY SECURE_SSL_REDIRECT".split()
+names = "ALLOWED_HOSTS BASE_URL CELERY_BROKER_URL DATABASES ENVIRONMENT KEYS_FOLDER".split()
+names += ["SECRET_KEY", "SECURE_SSL_REDIRECT"]
 print(json.dumps({name: getattr(settings, name) for name in names}, default=str))
 """
 
@@ -45,6 +47,10 @@ def load(folder: Path, **env: str) -> dict[str, object]:
         ({"COUNTERFOIL_BASE_URL": "example.org"}, "COUNTERFOIL_BASE_URL must look like"),
         # it stands in every token between underscores
         ({"COUNTERFOIL_ENVIRONMENT": "eu_live"}, "COUNTERFOIL_ENVIRONMENT may hold lower-case letters"),
+        # one more than a token has room for, digits of another script, and a line of its own in the environment
+        ({"COUNTERFOIL_ENVIRONMENT": "a" * 17}, "digits only, 16 at most."),
+        ({"COUNTERFOIL_ENVIRONMENT": "live٢"}, "digits only, 16 at most."),
+        ({"COUNTERFOIL_ENVIRONMENT": "live\n"}, "digits only, 16 at most."),
         # contradiction: debug pages show secrets, https means visitors
         (
             {"COUNTERFOIL_DEBUG": "true", "COUNTERFOIL_BASE_URL": "https://example.org"},
@@ -59,6 +65,14 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
 
     assert ran.returncode == 1
     assert why in ran.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["a" * 16, "2", "eu2"])
+def test_every_environment_that_is_accepted_fits_into_a_token(tmp_path: Path, name: str) -> None:
+    assert load(tmp_path, COUNTERFOIL_ENVIRONMENT=name)["ENVIRONMENT"] == name
+    presented = tokens.parse(tokens.mint(name, pepper=b"pepper").token)
+    assert presented is not None
+    assert presented.env == name
 
 
 def test_a_damaged_session_secret_is_refused(tmp_path: Path) -> None:
