@@ -130,16 +130,16 @@ def parse_intent(operation_id: str, body: object, *, also: frozenset[str] = froz
     )
 
 
-def parse_nonce(nonce: str | None) -> str:
-    """The Permit-Nonce of an ask; raises Malformed where it is missing or could be guessed."""
+def parse_nonce(nonce: object, *, where: str = "") -> str:
+    """The Permit-Nonce of an ask; raises Malformed where it is missing or could be guessed.
+
+    ``where``: the JSON Pointer of the field that carries it in place of the header.
+    """
+    name = "it" if where else "the header Permit-Nonce"
     if nonce is None:
-        raise Malformed(
-            "", "the header Permit-Nonce is missing: mint one for this ask and keep it in memory only"
-        )
-    if not NONCE.fullmatch(nonce):
-        raise Malformed(
-            "", "the header Permit-Nonce must be 16 to 200 visible ASCII characters, minted at random"
-        )
+        raise Malformed(where, f"{name} is missing: mint one for this ask and keep it in memory only")
+    if not isinstance(nonce, str) or not NONCE.fullmatch(nonce):
+        raise Malformed(where, f"{name} must be 16 to 200 visible ASCII characters, minted at random")
     return nonce
 
 
@@ -208,7 +208,7 @@ def prepare(intent: Intent, capability: CapabilityFacts, *, fernet: MultiFernet,
         salt=salt,
         digest=digests.arguments_digest(intent.arguments, salt),
         twin_digest=twin_digest,
-        amount=_agreed_amount(intent, capability.amount),
+        amount=agreed_amount(intent, capability.amount),
         key=intent.idempotency_key or digests.mint_key(),
         approvals_needed=needed,
         approval_reason=reason,
@@ -241,7 +241,7 @@ def _check_schema(arguments: dict[str, Any], schema: str) -> None:
 
 def _seal(arguments: dict[str, Any], capability: CapabilityFacts, fernet: MultiFernet) -> tuple[bytes, bytes]:
     """(canonical text with the sensitive values as null, encrypted {pointer: value})."""
-    if capability.audit_sensitive:
+    if capability.audit_sensitive or "" in capability.sensitive:
         hidden: dict[str, Any] = {"": arguments}
         return b"null", fernet.encrypt(orjson.dumps(hidden))
     shown = json.loads(digests.canonical(arguments))
@@ -281,7 +281,7 @@ def unseal(arguments: str | None, sealed: bytes | None, fernet: MultiFernet) -> 
     return value
 
 
-def _agreed_amount(intent: Intent, where: Mapping[str, str] | None) -> Amount | None:
+def agreed_amount(intent: Intent, where: Mapping[str, str] | None) -> Amount | None:
     """The amount the capability finds in the arguments; what the runtime says beside them must agree."""
     found = None if where is None else _found_amount(intent.arguments, where)
     said = intent.amount

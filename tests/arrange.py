@@ -279,7 +279,9 @@ def in_process(token: str) -> Agent:
             path,
             content or b"",
             content_type=content_type,
-            CONTENT_LENGTH=str(len(content or b"")),  # also where it is 0, as HTTP clients do
+            # Also where there is no body, as HTTP clients do.
+            CONTENT_TYPE=content_type,
+            CONTENT_LENGTH=str(len(content or b"")),
             headers={k.title(): v for k, v in headers.items()},
         )
 

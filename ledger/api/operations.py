@@ -19,6 +19,7 @@ from ledger.api.requests import (
     OUTCOME_READ_MAX,
     attempt_number,
     json_body,
+    no_fields,
     operation_name,
     read_body,
     wait_parameters,
@@ -64,11 +65,16 @@ def _record(request: HttpRequest, operation_id: str) -> HttpResponse:
 
 def _read(request: HttpRequest, operation_id: str) -> HttpResponse:
     held = credential(request)
-    facts = read_operation(held, operation_id)
-    wait_s, since = wait_parameters(request, WAIT_MAX_S)
+    try:
+        name = operation_name(operation_id)
+        wait_s, since = wait_parameters(request, WAIT_MAX_S)
+    except errors.Refusal:
+        authenticate(held.token_id, held.secret_hash, "read")
+        raise
+    facts = read_operation(held, name)
     if wait_s and facts.decision.may_change and since in (None, facts.version):
         left = waits.wait(facts, wait_s, token_id=held.token_id)
-        response = json_response(operation_body(read_operation(held, operation_id)))
+        response = json_response(operation_body(read_operation(held, name)))
         if left is None:  # too many wait already: the answer as it is, and when to come again
             response["Retry-After"] = "1"
         return response
@@ -88,7 +94,6 @@ def read_operation(held: Credential, operation_id: str) -> Facts:
     caller = Caller.read(orjson.loads(row[0]))
     if "read" not in caller.scopes:
         raise errors.Forbidden("This token has no scope 'read'.")
-    operation_name(operation_id)
     if row[1] is None:
         raise errors.NoLedgerEntry()
     facts = Facts.read(orjson.loads(row[1]))
@@ -105,6 +110,7 @@ def attempt(request: HttpRequest, operation_id: str, number: str) -> HttpRespons
     try:
         name, n = operation_name(operation_id), attempt_number(number)
         nonce = parse_nonce(request.headers.get("Permit-Nonce"))
+        no_fields(request)
     except errors.Refusal:
         authenticate(held.token_id, held.secret_hash, "permit")
         raise

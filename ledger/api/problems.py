@@ -15,6 +15,7 @@ from django.http.response import HttpResponseBase
 from ledger import errors
 from ledger.api.representation import decision_body, z
 from ledger.facts import Facts
+from ledger.intake import valid_name
 from ledger.states import State
 
 logger = logging.getLogger("ledger.api")
@@ -38,7 +39,7 @@ def problem_body(refusal: errors.Refusal, operation_id: str | None = None) -> di
         "reconciliation_required": refusal.reconciliation_required,
         "effect_may_have_happened": refusal.effect_may_have_happened,
     }
-    if operation_id is not None:
+    if operation_id is not None and valid_name(operation_id):  # what can be no name has no address either
         body["operation_id"] = operation_id
         body["status_url"] = f"/api/v1/operations/{operation_id}"
     if refusal.retry_after is not None:
@@ -78,6 +79,8 @@ def problem_response(refusal: errors.Refusal, operation_id: str | None = None) -
     response["Cache-Control"] = "no-store"
     if refusal.retry_after is not None:
         response["Retry-After"] = str(refusal.retry_after)
+    if isinstance(refusal, errors.MethodNotAllowed):
+        response["Allow"] = ", ".join(refusal.extra.get("allow", ()))
     if isinstance(refusal, errors.Unauthenticated):
         response["WWW-Authenticate"] = 'Bearer realm="counterfoil"'
     return response
@@ -103,24 +106,22 @@ def answers_problems(
         def answer(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             name = kwargs.get("operation_id")
             operation_id = name if isinstance(name, str) else None
-            try:
-                return view(request, *args, **kwargs)
-            except errors.Refusal as refusal:
-                return problem_response(refusal, operation_id)
-            except (OperationalError, InterfaceError):
-                connection.close()
-            except Exception:  # the API's outermost door: whatever it was, the caller gets a typed answer
-                logger.exception("unexpected error: %s %s", request.method, request.path)
-                last = errors.InternalError if when_unavailable is errors.Unavailable else when_unavailable
-                return problem_response(last(), operation_id)
-            try:
-                return view(request, *args, **kwargs)
-            except errors.Refusal as refusal:
-                return problem_response(refusal, operation_id)
-            except (OperationalError, InterfaceError) as error:
-                connection.close()
-                logger.error("database unavailable: %s %s: %s", request.method, request.path, error)
-                return problem_response(when_unavailable(retry_after=1), operation_id)
+            for again in (True, False):
+                try:
+                    return view(request, *args, **kwargs)
+                except errors.Refusal as refusal:
+                    return problem_response(refusal, operation_id)
+                except (OperationalError, InterfaceError) as error:
+                    connection.close()
+                    if not again:
+                        logger.error("database unavailable: %s %s: %s", request.method, request.path, error)
+                except Exception:  # the API's outermost door: whatever it was, the caller gets a typed answer
+                    logger.exception("unexpected error: %s %s", request.method, request.path)
+                    last = (
+                        errors.InternalError if when_unavailable is errors.Unavailable else when_unavailable
+                    )
+                    return problem_response(last(), operation_id)
+            return problem_response(when_unavailable(retry_after=1), operation_id)
 
         return cast(View[P], answer)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from django.http import HttpRequest
+from django.core.exceptions import TooManyFieldsSent
+from django.http import HttpRequest, QueryDict
 
 from ledger import errors
 from ledger.digests import JSON, parse
@@ -44,7 +45,7 @@ def attempt_number(text: str) -> int:
 def read_body(request: HttpRequest, most: int) -> Read:
     """At most ``most`` bytes of the body, declared or chunked, and whether there was more."""
     declared = request.META.get("CONTENT_LENGTH") or ""
-    if declared.isdigit():
+    if declared.isascii() and declared.isdigit():
         raw = request.read(min(int(declared), most))
         return Read(raw, int(declared) > most)
     stream = request.META.get("wsgi.input")
@@ -70,9 +71,33 @@ def json_body(request: HttpRequest) -> JSON:
     return parse(read.raw, max_bytes=BODY_MAX)
 
 
+def no_fields(request: HttpRequest) -> None:
+    """For calls that say everything in their address: no body, or an empty object. Raises TooLarge, Malformed."""
+    read = read_body(request, BODY_MAX)
+    if read.cut:
+        raise errors.TooLarge(BODY_MAX)
+    body = parse(read.raw, max_bytes=BODY_MAX) if read.raw.strip() else {}
+    if not isinstance(body, dict):
+        raise errors.Malformed("", "must be empty, or an object without fields")
+    if body:
+        unknown = sorted(body)
+        raise errors.Malformed(
+            f"/{unknown[0]}", "is not a field of this call", extra={"unknown_fields": unknown}
+        )
+
+
+def query_of(request: HttpRequest) -> QueryDict:
+    """The query as UTF-8, whatever the headers say of the body. Raises Malformed."""
+    try:
+        return QueryDict(request.META.get("QUERY_STRING", ""), encoding="utf-8")
+    except TooManyFieldsSent:
+        raise errors.Malformed("", "the query has too many fields") from None
+
+
 def wait_parameters(request: HttpRequest, longest_s: float) -> tuple[float, int | None]:
     """(seconds to wait, the version the caller has). Raises Malformed."""
-    wait, since = request.GET.get("wait"), request.GET.get("since")
+    query = query_of(request)
+    wait, since = query.get("wait"), query.get("since")
     try:
         seconds = 0.0 if wait is None else float(wait)
     except ValueError:

@@ -9,6 +9,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions
+from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -17,7 +18,7 @@ from ledger.api import shapes
 from ledger.api.authentication import Credential, RuntimeToken, credential
 from ledger.api.problems import json_response, problem_body, problem_response
 from ledger.api.representation import operation_body
-from ledger.api.requests import json_body, operation_name
+from ledger.api.requests import json_body, no_fields, operation_name, query_of
 from ledger.api.schema import problems
 from ledger.digests import JSON
 from ledger.intake import parse_intent, parse_nonce, valid_name
@@ -31,11 +32,23 @@ PAGE = 100  # operations of a task in one answer
 _ITEM_FIELDS = frozenset({"operation_id", "permit_nonce"})
 
 
+class OnlyJson(BaseContentNegotiation):
+    """Every answer is JSON, whatever the caller would rather have: a refusal must reach it too."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        return parsers[0]
+
+    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
+        return renderers[0], renderers[0].media_type
+
+
 class RuntimeView(APIView):
     """A call of a runtime: its token authenticates, refusals are problems."""
 
     authentication_classes = (RuntimeToken,)
     permission_classes = ()
+    content_negotiation_class = OnlyJson
+    http_method_names = ("get", "head", "post", "put")
     scope = "read"
 
     @property
@@ -66,7 +79,9 @@ class WithdrawalView(RuntimeView):
         },
     )
     def put(self, request: Request, operation_id: str) -> HttpResponse:
-        answer = services.withdraw(self.caller, operation_name(operation_id))
+        name = operation_name(operation_id)
+        no_fields(request._request)
+        answer = services.withdraw(self.caller, name)
         return json_response(operation_body(answer.facts, replayed=answer.replayed))
 
 
@@ -83,7 +98,7 @@ class TaskView(RuntimeView):
     def get(self, request: Request, task_id: str) -> HttpResponse:
         if not valid_name(task_id):
             raise errors.Malformed("", "that is no task ID")
-        after = request.query_params.get("after")
+        after = query_of(request._request).get("after")
         page = selectors.task_page(self.caller, task_id, after=after, limit=PAGE)
         if page is None:
             raise errors.NoLedgerEntry("No operation of this task is on record.")
@@ -141,7 +156,7 @@ def _answer_item(held: Credential, item: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(name, str) or not valid_name(name):
             raise errors.Malformed("/operation_id", "must be an operation ID")
         intent = parse_intent(name, item, also=_ITEM_FIELDS)
-        nonce = parse_nonce(item.get("permit_nonce")) if intent.dispatch else None
+        nonce = parse_nonce(item.get("permit_nonce"), where="/permit_nonce") if intent.dispatch else None
         answer = services.record_intent(held.token_id, held.secret_hash, intent, nonce)
     except errors.Refusal as refusal:
         return {
@@ -166,7 +181,8 @@ def problem_of(exception: Exception, context: dict[str, Any]) -> HttpResponse | 
         case errors.Refusal():
             return problem_response(exception, name)
         case exceptions.MethodNotAllowed():
-            return problem_response(errors.MethodNotAllowed(), name)
+            allowed = [method for method in context["view"].allowed_methods if method != "OPTIONS"]
+            return problem_response(errors.MethodNotAllowed(extra={"allow": sorted(allowed)}), name)
         case exceptions.UnsupportedMediaType():
             return problem_response(errors.UnsupportedMediaType(), name)
         case exceptions.NotAuthenticated() | exceptions.AuthenticationFailed():

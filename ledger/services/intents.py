@@ -13,7 +13,7 @@ from django.db import IntegrityError, connection, transaction
 from ledger import errors, failpoints, tenancy
 from ledger.digests import arguments_digest, uuid7
 from ledger.facts import Facts, contract_of
-from ledger.intake import CapabilityFacts, Intent, Prepared, nonce_hash, prepare
+from ledger.intake import Amount, CapabilityFacts, Intent, Prepared, agreed_amount, nonce_hash, prepare
 from ledger.keys import current
 from ledger.models import Capability, Entry, Invocation, ParkedEvidence, Task
 from ledger.services.outcomes import park
@@ -256,21 +256,27 @@ def _drift(caller: Caller, intent: Intent, facts: Facts) -> list[str]:
         ("supersedes", intent.supersedes, row["supersedes"]),
         ("compensates", intent.compensates, row["compensates"]),
     ]
-    if intent.amount is not None:
-        said = {"value": intent.amount.value, "currency": intent.amount.currency}
-        if not _same_amount(said, row["amount"]):
-            compared.append(("amount", said, None))
+    if not _same_amount(_amount_said(caller, intent, facts), row["amount"]):
+        compared.append(("amount", True, False))
     if intent.idempotency_key is not None:
         compared.append(("idempotency_key", intent.idempotency_key, row["idempotency_key"]))
     return [name for name, said, known in compared if said != known]
 
 
-def _same_amount(said: Mapping[str, str], known: Mapping[str, str] | None) -> bool:
-    return (
-        known is not None
-        and Decimal(said["value"]) == Decimal(known["value"])
-        and said["currency"] == known["currency"]
-    )
+def _amount_said(caller: Caller, intent: Intent, facts: Facts) -> Amount | None:
+    """The amount of an intent that is sent again: stated, or where the recorded capability finds it."""
+    if intent.amount is not None or facts.row["amount"] is None:
+        return intent.amount
+    with tenancy.workspace(caller.workspace_id):
+        where = Capability.objects.values_list("amount", flat=True).get(pk=facts.row["capability"]["id"])
+    return agreed_amount(intent, where)
+
+
+def _same_amount(said: Amount | None, known: Mapping[str, str] | None) -> bool:
+    """Decimals compare by value: 120.0 is 120.00."""
+    if said is None or known is None:
+        return said is None and known is None
+    return Decimal(said.value) == Decimal(known["value"]) and said.currency == known["currency"]
 
 
 def _create(
