@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,10 @@ except BadSetting as bad:
 DATA_FOLDER = environment.data_folder()
 KEYS_FOLDER = environment.keys_folder()
 ENVIRONMENT = read("COUNTERFOIL_ENVIRONMENT")
-if not (ENVIRONMENT.isascii() and ENVIRONMENT.isalnum() and ENVIRONMENT.islower()):
-    raise ImproperlyConfigured("COUNTERFOIL_ENVIRONMENT may hold lower-case letters and digits only.")
+if not re.fullmatch(r"[a-z0-9]{1,16}", ENVIRONMENT):  # what a token has room for: ledger/tokens.py
+    raise ImproperlyConfigured(
+        "COUNTERFOIL_ENVIRONMENT may hold lower-case letters and digits only, 16 at most."
+    )
 
 BASE_URL = (read("COUNTERFOIL_BASE_URL") or f"http://localhost:{_PORT}").rstrip("/")
 _BASE = urlsplit(BASE_URL)

@@ -61,9 +61,6 @@ from ledger.provisioning.plan import (
 OVERLAP_S: Final = 86_400
 """How long the token before the current one still opens: a day, in which every process has been started anew."""
 
-ENVIRONMENT_LENGTH_MAX: Final = 16
-"""What a token has room for."""
-
 _ONE_AT_A_TIME: Final = 0x70726F76  # "prov": the advisory lock under which files are applied
 
 Mark = Literal["+", "~", "-"]
@@ -130,9 +127,6 @@ def apply(
     fault found, KeysMissing without a key folder. With ``dry_run`` the same is done and then rolled back.
     """
     plan = check(document, environ, checks=checks or configured_checks())
-    if len(settings.ENVIRONMENT) > ENVIRONMENT_LENGTH_MAX:
-        why = f"has more than {ENVIRONMENT_LENGTH_MAX} characters, and stands in every token"
-        raise Refused([Problem("COUNTERFOIL_ENVIRONMENT", why)])
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ONE_AT_A_TIME])

@@ -47,10 +47,10 @@ def load(folder: Path, **env: str) -> dict[str, object]:
         ({"COUNTERFOIL_BASE_URL": "example.org"}, "COUNTERFOIL_BASE_URL must look like"),
         # it stands in every token between underscores
         ({"COUNTERFOIL_ENVIRONMENT": "eu_live"}, "COUNTERFOIL_ENVIRONMENT may hold lower-case letters"),
-        # one more than a token has room for, digits of another script, and a line of its own in the environment
+        # one more than a token has room for, a digit of another script, a space
         ({"COUNTERFOIL_ENVIRONMENT": "a" * 17}, "digits only, 16 at most."),
         ({"COUNTERFOIL_ENVIRONMENT": "live٢"}, "digits only, 16 at most."),
-        ({"COUNTERFOIL_ENVIRONMENT": "live\n"}, "digits only, 16 at most."),
+        ({"COUNTERFOIL_ENVIRONMENT": "live 2"}, "digits only, 16 at most."),
         # contradiction: debug pages show secrets, https means visitors
         (
             {"COUNTERFOIL_DEBUG": "true", "COUNTERFOIL_BASE_URL": "https://example.org"},
