@@ -257,6 +257,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "DEFAULT_GENERATOR_CLASS": "ledger.api.schema.Generator",
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # the values are words already
     "ENUM_NAME_OVERRIDES": {
         "State": "ledger.states.State",
         "AttemptState": "ledger.states.AttemptState",
@@ -264,6 +265,12 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
         "Action": "ledger.decisions.Action",
         "DecisionReason": "ledger.decisions.Reason",
         "DenialClass": "ledger.decisions.DenialClass",
+        "Permission": "ledger.decisions.Permission",
+        "PermissionReason": "ledger.permissions.PermissionReason",
+        "Lookup": "ledger.contracts.Lookup",
+        "Claim": "ledger.reports.Claim",
+        "SettledOutcome": ["completed", "denied"],
+        "YesNoUnknown": ["yes", "no", "unknown"],
     },
 }
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import EndpointEnumerator, SchemaGenerator
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework.parsers import JSONParser
 from rest_framework.views import APIView
 
 from ledger import errors
@@ -18,34 +19,38 @@ from ledger.api.authentication import RuntimeToken
 
 OPERATION_ID = OpenApiParameter("operation_id", str, OpenApiParameter.PATH, pattern=shapes.NAME_PATTERN)
 NUMBER = OpenApiParameter("number", str, OpenApiParameter.PATH, pattern="^[1-9][0-9]{0,3}$")
-NONCE = OpenApiParameter(
-    "Permit-Nonce",
-    str,
-    OpenApiParameter.HEADER,
-    description="Minted for this one ask, 16 to 200 visible ASCII characters, kept in memory only.",
-)
+NONCE = "Minted for this one ask, 16 to 200 visible ASCII characters, kept in memory only."
 
 
-def problems(*refusals: type[errors.Refusal]) -> dict[Any, Any]:
-    """Responses for the refusals a call can answer with, grouped by status, besides those that every call has."""
+def nonce(description: str = NONCE, **options: Any) -> OpenApiParameter:
+    """The header Permit-Nonce."""
+    return OpenApiParameter("Permit-Nonce", str, OpenApiParameter.HEADER, description=description, **options)
+
+
+def problems(
+    *refusals: type[errors.Refusal],
     everywhere: tuple[type[errors.Refusal], ...] = (
         errors.Malformed,
         errors.Unauthenticated,
         errors.Forbidden,
+        errors.InternalError,
         errors.Unavailable,
-    )
-    by_status: dict[int, list[str]] = {}
+    ),
+) -> dict[Any, Any]:
+    """Responses for the refusals that a call can answer with, grouped by status, besides those that most calls have."""
+    by_status: dict[int, set[str]] = {}
     for refusal in (*everywhere, *refusals):
-        by_status.setdefault(refusal.status, []).append(refusal.code)
+        by_status.setdefault(refusal.status, set()).add(refusal.code)
     return {
         (status, "application/problem+json"): OpenApiResponse(
-            shapes.Problem, description=" · ".join(sorted(set(codes)))
+            shapes.Problem,
+            description=" · ".join(f"[{code}](/api/v1/problems#{code})" for code in sorted(codes)),
         )
-        for status, codes in by_status.items()
+        for status, codes in sorted(by_status.items())
     }
 
 
-_BODY = (errors.TooLarge, errors.UnsupportedMediaType)
+BODY = (errors.TooLarge, errors.UnsupportedMediaType)
 _DECISIONS = (
     errors.NoLedgerEntry,
     errors.AttemptInFlight,
@@ -63,23 +68,51 @@ _DECISIONS = (
 )
 
 
-class DescribedOperation(APIView):
-    """Described here, served by ``operations.operation``."""
+_INTENT = OpenApiExample(
+    "A refund",
+    request_only=True,
+    value={
+        "task_id": "ticket-4711",
+        "capability": "refund.create",
+        "arguments": {"order_id": "8841", "amount": "120.00", "currency": "EUR"},
+        "actor": {"subject": "agent:support-7", "on_behalf_of": "user:alice"},
+        "business_reference": "order-8841",
+    },
+)
+_OUTCOME = OpenApiExample(
+    "The receiver answered",
+    request_only=True,
+    value={
+        "outcome": "completed",
+        "receiver_reference": "re_1",
+        "evidence": {"source": "receiver_response", "http_status": 200, "body": {"id": "re_1"}},
+    },
+)
 
-    authentication_classes = (RuntimeToken,)
+
+class Described(APIView):
+    """Described here, served by a plain view."""
+
+    authentication_classes: tuple[type[RuntimeToken], ...] = (RuntimeToken,)
+    parser_classes = (JSONParser,)
+
+
+class DescribedOperation(Described):
+    """Served by ``operations.operation``."""
 
     @extend_schema(
         operation_id="record_intent",
         tags=["operations"],
         summary="Record the intent",
         description="Safe to repeat: the same body finds the same operation. With `dispatch` it also asks for attempt 1.",
-        parameters=[OPERATION_ID, NONCE],
+        parameters=[OPERATION_ID, nonce(f"With `dispatch`: required. {NONCE}")],
         request=shapes.Intent,
+        examples=[_INTENT],
         responses={
             201: OpenApiResponse(shapes.Operation, description="Recorded now."),
             200: OpenApiResponse(shapes.Operation, description="Recorded before; `replayed` is true."),
             **problems(
-                *_BODY,
+                *BODY,
                 errors.NoLedgerEntry,
                 errors.IntentMismatch,
                 errors.CapabilityUnknown,
@@ -97,10 +130,15 @@ class DescribedOperation(APIView):
         operation_id="read_operation",
         tags=["operations"],
         summary="Read the operation and its decision",
+        description="With `wait` it answers when something changes, at once where waiting could not help.",
         parameters=[
             OPERATION_ID,
-            OpenApiParameter("wait", float, description="Seconds, up to 20: answer when something changes."),
-            OpenApiParameter("since", int, description="The version you have."),
+            OpenApiParameter("wait", {"type": "number", "minimum": 0, "maximum": 20}, description="Seconds."),
+            OpenApiParameter(
+                "since",
+                {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+                description="The version you have: another one is answered at once.",
+            ),
         ],
         responses={200: shapes.Operation, **problems(errors.NoLedgerEntry)},
     )
@@ -108,44 +146,56 @@ class DescribedOperation(APIView):
         """Documentation only."""
 
 
-class DescribedAttempt(APIView):
-    """Described here, served by ``operations.attempt``."""
-
-    authentication_classes = (RuntimeToken,)
+class DescribedAttempt(Described):
+    """Served by ``operations.attempt``."""
 
     @extend_schema(
         operation_id="ask_permit",
         tags=["operations"],
         summary="Ask for the permit of one attempt",
-        parameters=[OPERATION_ID, NUMBER, NONCE],
+        description=(
+            "Permission is judged anew for each attempt. After a lost reply ask again with the same nonce, which gives the"
+            " same permit while its lease runs; `next_attempt` of the decision is the number to ask for."
+        ),
+        parameters=[OPERATION_ID, NUMBER, nonce(required=True, pattern=shapes.NONCE_PATTERN)],
         request=None,
         responses={
             201: OpenApiResponse(
                 shapes.Operation, description="`permit` is there: dispatch once, within its lease."
             ),
             200: OpenApiResponse(shapes.Operation, description="The same nonce again: the same permit."),
-            **problems(*_DECISIONS),
+            **problems(errors.TooLarge, *_DECISIONS),
         },
     )
     def put(self) -> None:
         """Documentation only."""
 
 
-class DescribedOutcome(APIView):
-    """Described here, served by ``operations.outcome``."""
-
-    authentication_classes = (RuntimeToken,)
+class DescribedOutcome(Described):
+    """Served by ``operations.outcome``."""
 
     @extend_schema(
         operation_id="report_outcome",
         tags=["operations"],
         summary="Report how an attempt ended",
         description=(
-            "Whatever can be kept is kept, and `stored_as` says what it counted for. The bearer may be the permit's own"
-            " token. A report that could not be written answers `post-dispatch-evidence-failed`: send it again."
+            "Whatever can be kept is kept, and `stored_as` says what it counted for. Only the permit's holder, who shows"
+            " the nonce of the ask or the permit's token, can say that nothing was sent; the bearer may be that token"
+            " itself. A report that could not be written answers `post-dispatch-evidence-failed`: send it again."
         ),
-        parameters=[OPERATION_ID, NUMBER, NONCE],
+        parameters=[
+            OPERATION_ID,
+            NUMBER,
+            nonce("The nonce of the ask."),
+            OpenApiParameter(
+                "Permit-Token",
+                str,
+                OpenApiParameter.HEADER,
+                description="The permit's token, instead of the nonce.",
+            ),
+        ],
         request=shapes.Outcome,
+        examples=[_OUTCOME],
         responses={
             200: shapes.ReportedOperation,
             **problems(
@@ -153,7 +203,12 @@ class DescribedOutcome(APIView):
                 errors.StaleAttempt,
                 errors.EvidenceConflict,
                 errors.MalformedOutcome,
-                errors.PostDispatchEvidenceFailed,
+                everywhere=(
+                    errors.Malformed,
+                    errors.Unauthenticated,
+                    errors.Forbidden,
+                    errors.PostDispatchEvidenceFailed,
+                ),
             ),
         },
     )
@@ -161,8 +216,8 @@ class DescribedOutcome(APIView):
         """Documentation only."""
 
 
-class DescribedKeys(APIView):
-    """Described here, served by ``views.public_keys``."""
+class DescribedKeys(Described):
+    """Served by ``views.public_keys``."""
 
     authentication_classes = ()
 
@@ -170,7 +225,8 @@ class DescribedKeys(APIView):
         operation_id="public_keys",
         tags=["permits"],
         summary="The keys that permits are signed with",
-        responses=shapes.Keys,
+        description="A JWK Set (RFC 7517): a permit is verified with it offline.",
+        responses={200: shapes.Keys, **problems(everywhere=(errors.InternalError, errors.Unavailable))},
     )
     def get(self) -> None:
         """Documentation only."""
@@ -186,6 +242,9 @@ DESCRIBED: tuple[tuple[str, str, Any], ...] = (
 )
 
 
+CLOSED = {*(shape.__name__ for shape in shapes.CLOSED), "ReconcileRequest"}
+
+
 class Endpoints(EndpointEnumerator):
     """The calls that DRF knows, and the described ones."""
 
@@ -195,9 +254,16 @@ class Endpoints(EndpointEnumerator):
 
 
 class Generator(SchemaGenerator):
-    """drf-spectacular's, over both kinds of view."""
+    """drf-spectacular's, over both kinds of view; what refuses unknown fields says so."""
 
     endpoint_inspector_cls = Endpoints
+
+    def get_schema(self, request: Any = None, public: bool = False) -> Any:
+        document = super().get_schema(request, public)  # type: ignore[no-untyped-call]
+        for name, shape in document["components"]["schemas"].items():
+            if name in CLOSED:
+                shape["additionalProperties"] = False
+        return document
 
 
 class RuntimeTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from typing import Any, cast
+from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions
 from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -19,7 +21,7 @@ from ledger.api.authentication import Credential, RuntimeToken, credential
 from ledger.api.problems import json_response, problem_body, problem_response
 from ledger.api.representation import operation_body
 from ledger.api.requests import json_body, no_fields, operation_name, query_of
-from ledger.api.schema import problems
+from ledger.api.schema import BODY, OPERATION_ID, problems
 from ledger.digests import JSON
 from ledger.intake import parse_intent, parse_nonce, valid_name
 from ledger.keys import current
@@ -48,6 +50,7 @@ class RuntimeView(APIView):
     authentication_classes = (RuntimeToken,)
     permission_classes = ()
     content_negotiation_class = OnlyJson
+    parser_classes = (JSONParser,)
     http_method_names = ("get", "head", "post", "put")
     scope = "read"
 
@@ -65,6 +68,8 @@ class WithdrawalView(RuntimeView):
         operation_id="withdraw",
         tags=["operations"],
         summary="Give up an operation that is intended or denied",
+        description="Safe to repeat. What was dispatched is not given up: report its outcome first.",
+        parameters=[OPERATION_ID],
         request=None,
         responses={
             200: shapes.Operation,
@@ -75,6 +80,7 @@ class WithdrawalView(RuntimeView):
                 errors.Settled,
                 errors.Discrepancy,
                 errors.Abandoned,
+                errors.TooLarge,
             ),
         },
     )
@@ -92,7 +98,11 @@ class TaskView(RuntimeView):
         operation_id="read_task",
         tags=["operations"],
         summary="All operations of a task, with their decisions",
-        parameters=[OpenApiParameter("after", str, description="Where the page begins; `next` has it.")],
+        description="What a resumed task reads first. Up to a hundred at a time; `next` is the address of the rest.",
+        parameters=[
+            OpenApiParameter("task_id", str, OpenApiParameter.PATH, pattern=shapes.NAME_PATTERN),
+            OpenApiParameter("after", UUID, description="Where the page begins; `next` has it."),
+        ],
         responses={200: shapes.TaskOperations, **problems(errors.NoLedgerEntry)},
     )
     def get(self, request: Request, task_id: str) -> HttpResponse:
@@ -120,8 +130,9 @@ class BatchView(RuntimeView):
         operation_id="record_batch",
         tags=["operations"],
         summary="Record up to a hundred intents",
+        description="Each gets the answer it would have got alone, in the order asked.",
         request=shapes.Batch,
-        responses={200: shapes.BatchAnswers, **problems(errors.TooLarge, errors.UnsupportedMediaType)},
+        responses={200: shapes.BatchAnswers, **problems(*BODY)},
     )
     def post(self, request: Request) -> HttpResponse:
         held = credential(request._request)

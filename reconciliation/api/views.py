@@ -8,14 +8,14 @@ from rest_framework.request import Request
 
 from ledger import errors
 from ledger import selectors as ledger
-from ledger.api import shapes
 from ledger.api.problems import json_response
 from ledger.api.representation import operation_body
 from ledger.api.requests import json_body, operation_name
-from ledger.api.schema import problems
+from ledger.api.schema import BODY, OPERATION_ID, problems
 from ledger.api.views import RuntimeView
 from ledger.services.permits import check_covers
 from reconciliation import services
+from reconciliation.api import shapes
 
 TIMEOUT_S = 10.0  # where the caller names none: what a receiver is given by the workers too
 TIMEOUT_MAX_S = 30.0
@@ -30,8 +30,11 @@ class ReconcileView(RuntimeView):
         operation_id="reconcile",
         tags=["operations"],
         summary="Ask the receiver now",
+        description="Look-ups of one operation coalesce, at most one begins per second; where there is nothing to ask,"
+        " `finding` is null.",
+        parameters=[OPERATION_ID],
         request=shapes.ReconcileRequest,
-        responses={200: shapes.Reconciled, **problems(errors.NoLedgerEntry)},
+        responses={200: shapes.Reconciled, **problems(errors.NoLedgerEntry, *BODY)},
     )
     def post(self, request: Request, operation_id: str) -> HttpResponse:
         name = operation_name(operation_id)
