@@ -1,4 +1,4 @@
-"""The door for runtimes: /api/v1/ answers by token, so nothing that serves browsers runs in its way."""
+"""The door for runtimes: the API answers by token, so nothing that serves browsers runs in its way."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import resolve
 
-RUNTIME_PREFIX = "/api/v1/"
+RUNTIME_PREFIXES = ("/api/", "/.well-known/")
 
 
 class RuntimeDoor:
     """Calls the view of a runtime's request directly; every other request goes on through the middleware below.
 
-    Sessions, messages, CSRF and the login requirement are for people. A view under /api/v1/ that a browser's session
-    should open would find no user here, by design: a runtime's token is the only way in.
+    Sessions, messages, CSRF and the login requirement are for people. A view under /api/ that a browser's session should
+    open would find no user here, by design: a runtime's token is the only way in.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -24,7 +24,7 @@ class RuntimeDoor:
         self.for_runtimes = convert_exception_to_response(_call_view)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        if not request.path_info.startswith(RUNTIME_PREFIX):
+        if not request.path_info.startswith(RUNTIME_PREFIXES):
             return self.for_people(request)
         response = self.for_runtimes(request)
         # What CommonMiddleware does for pages; without it every answer would be sent in chunks.

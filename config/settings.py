@@ -48,13 +48,20 @@ def _database(url: str, role: str) -> dict[str, Any]:
         raise ImproperlyConfigured("DATABASE_URL must look like postgresql://user:password@host:5432/name.")
     # A server that does not answer is noticed after this many seconds, before a client's own patience ends.
     options.setdefault("connect_timeout", "5")
+    answer_within_s = float(options.pop("answer_within_s", 17))
     if role != "owner":
         options["assume_role"] = role
         # No request waits longer than its caller: a lock held elsewhere, or a statement gone astray, is answered with
-        # `unavailable`. Migrations, which act as the owner, may take their time.
-        options.setdefault("options", "-c lock_timeout=5s -c statement_timeout=15s")
+        # `unavailable`. And no process that froze, or whose machine did, keeps its locks: its session is ended.
+        # Migrations, which act as the owner, may take their time.
+        options.setdefault(
+            "options",
+            "-c lock_timeout=5s -c statement_timeout=15s -c idle_in_transaction_session_timeout=15s",
+        )
+        # Longer than the server's own timeouts: it says itself what took too long, as long as it says anything.
+        options["answer_within_s"] = answer_within_s
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "config.postgresql",
         "NAME": unquote(parts.path[1:]),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
@@ -181,7 +188,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",  # before WhiteNoise, or static files would carry no policy
-    "config.middleware.RuntimeDoor",  # /api/v1/ goes straight to its view: no session, messages or login
+    "config.middleware.RuntimeDoor",  # the API goes straight to its view: no session, messages or login
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -250,7 +257,12 @@ REST_FRAMEWORK: dict[str, Any] = {
 
 SPECTACULAR_SETTINGS: dict[str, Any] = {
     "TITLE": "Counterfoil",
-    "DESCRIPTION": "Record an intent, ask for a permit, report the outcome: one business intent, at most one effect.",
+    "DESCRIPTION": (
+        "Record an intent, ask for a permit, report the outcome: one business intent, at most one effect.\n\n"
+        "Every refusal is a problem (RFC 9457) whose `code` is explained in [the list of problems](/api/v1/problems):"
+        " when it occurs, and what to do. Addresses that are not listed here answer `not-found`, other methods"
+        " `method-not-allowed`."
+    ),
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,

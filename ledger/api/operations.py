@@ -8,6 +8,7 @@ from __future__ import annotations
 import orjson
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
+from django.urls import Resolver404, resolve
 
 from ledger import errors, services
 from ledger.api import waits
@@ -166,5 +167,15 @@ def _outcome_body(request: HttpRequest) -> Body:
 
 @answers_problems()
 def not_found(request: HttpRequest) -> HttpResponse:
-    """Every other address below /api/."""
+    """Every other address below /api/ and /.well-known/."""
+    path = request.path_info
+    if path.endswith("/") and _is_a_call(path.rstrip("/")):
+        raise errors.NotFound("Leave out the slash at the end; /api/v1/docs describes every call.")
     raise errors.NotFound()
+
+
+def _is_a_call(path: str) -> bool:
+    try:
+        return resolve(path).func is not not_found
+    except Resolver404:
+        return False

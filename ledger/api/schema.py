@@ -5,6 +5,8 @@ The hot routes are plain views, which drf-spectacular cannot see; ``DESCRIBED`` 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
@@ -48,6 +50,20 @@ def problems(
         )
         for status, codes in sorted(by_status.items())
     }
+
+
+_LINKED = re.compile(r"/api/v1/problems#([a-z-]+)")
+
+
+def codes_of(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """{code: ["PUT /api/v1/…", …]}: which calls of the document can answer with it."""
+    found: dict[str, list[str]] = {}
+    for path, calls in document["paths"].items():
+        for method, call in calls.items():
+            said = " ".join(answer["description"] for answer in call["responses"].values())
+            for code in dict.fromkeys(_LINKED.findall(said)):
+                found.setdefault(code, []).append(f"{method.upper()} {path}")
+    return found
 
 
 BODY = (errors.TooLarge, errors.UnsupportedMediaType)

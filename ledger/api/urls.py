@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_not_required
 from django.urls import path, re_path
 
 from ledger.api import docs, operations, views
@@ -16,8 +15,9 @@ urlpatterns = [
     path("api/v1/tasks/<str:task_id>", views.TaskView.as_view()),
     path("api/v1/schema", docs.schema, name="schema"),
     path("api/v1/docs", docs.docs, name="docs"),
-    path(".well-known/counterfoil-keys.json", login_not_required(views.public_keys)),
+    path("api/v1/problems", docs.problems, name="problems"),
+    path(".well-known/counterfoil-keys.json", views.public_keys),
 ]
 
-# Placed last by the project: whatever else is asked below /api/ gets a typed answer.
-fallback = [re_path(r"^api/", operations.not_found)]
+# Placed last by the project: whatever else is asked below these two gets a typed answer.
+fallback = [re_path(r"^(?:api|\.well-known)/", operations.not_found)]

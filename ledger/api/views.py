@@ -7,7 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, connection
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions
 from rest_framework.negotiation import BaseContentNegotiation
@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 from ledger import errors, selectors, services
 from ledger.api import shapes
 from ledger.api.authentication import Credential, RuntimeToken, credential
-from ledger.api.problems import json_response, problem_body, problem_response
+from ledger.api.problems import answers_problems, json_response, problem_body, problem_response
 from ledger.api.representation import operation_body
 from ledger.api.requests import json_body, no_fields, operation_name, query_of
 from ledger.api.schema import BODY, OPERATION_ID, problems
@@ -178,8 +178,11 @@ def _answer_item(held: Credential, item: dict[str, Any]) -> dict[str, Any]:
     return {"status": 201 if answer.created else 200, "body": body}
 
 
+@answers_problems()
 def public_keys(request: HttpRequest) -> HttpResponse:
     """The keys that permits are signed with, old ones too, as a JWK Set (RFC 7517)."""
+    if request.method not in ("GET", "HEAD"):
+        raise errors.MethodNotAllowed(extra={"allow": ["GET", "HEAD"]})
     response = json_response(current().public_jwks())
     response["Cache-Control"] = "public, max-age=300"
     return response
@@ -196,6 +199,8 @@ def problem_of(exception: Exception, context: dict[str, Any]) -> HttpResponse | 
             return problem_response(errors.MethodNotAllowed(extra={"allow": sorted(allowed)}), name)
         case exceptions.UnsupportedMediaType():
             return problem_response(errors.UnsupportedMediaType(), name)
+        case Http404():
+            return problem_response(errors.NotFound(), name)
         case exceptions.NotAuthenticated() | exceptions.AuthenticationFailed():
             return problem_response(errors.Unauthenticated(), name)
         case OperationalError() | InterfaceError():
