@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
@@ -17,6 +18,8 @@ from ledger.api.representation import decision_body, z
 from ledger.facts import Facts
 from ledger.intake import valid_name
 from ledger.states import State
+
+AGAIN_WITHIN_S = 5.0  # after a longer wait the caller has waited enough: it is told, and asks again when it likes
 
 logger = logging.getLogger("ledger.api")
 
@@ -98,7 +101,8 @@ def answers_problems(
     """Turns refusals into problems, and a lost database into a second try.
 
     An error from the database says nothing about whether the statement took effect, so it is asked again on a new
-    connection: every call here is safe to repeat and finds what it did before. Then ``when_unavailable`` is said.
+    connection: every call here is safe to repeat and finds what it did before. Then ``when_unavailable`` is said; at once
+    where the database took its time to fail, so that a frozen one is waited for once.
     """
 
     def decorate(view: View[P]) -> View[P]:
@@ -106,6 +110,7 @@ def answers_problems(
         def answer(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             name = kwargs.get("operation_id")
             operation_id = name if isinstance(name, str) else None
+            began = time.monotonic()
             for again in (True, False):
                 try:
                     return view(request, *args, **kwargs)
@@ -113,8 +118,9 @@ def answers_problems(
                     return problem_response(refusal, operation_id)
                 except (OperationalError, InterfaceError) as error:
                     connection.close()
-                    if not again:
+                    if not again or time.monotonic() - began > AGAIN_WITHIN_S:
                         logger.error("database unavailable: %s %s: %s", request.method, request.path, error)
+                        break
                 except Exception:  # the API's outermost door: whatever it was, the caller gets a typed answer
                     logger.exception("unexpected error: %s %s", request.method, request.path)
                     last = (
