@@ -226,7 +226,8 @@ def _act(case: Case, unit: Locked, asked: Asked, finding: Finding) -> Recorded:
 
 
 def _judge(case: Case, unit: Locked, asked: Asked, finding: Finding) -> Verdict:
-    column, others = attributed_by(asked.question.configuration), verdicts.attributed(finding)
+    column = attributed_by(asked.question.configuration)
+    others = verdicts.attributed(finding) - {getattr(asked.question, column)}
     accepted = Resolution.objects.filter(
         case__invocation_id=unit.row.pk, takes_effect=True, receiver_references__len__gt=0
     ).values_list("receiver_references", flat=True)

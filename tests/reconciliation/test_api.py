@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from ledger import services as ledger
+from ledger.services.writing import SYSTEM
+from ledger.states import Standing
 from reconciliation import services
 from reconciliation.models import CLOCK, CaseKind
 from reconciliation.services import asking
@@ -150,6 +153,16 @@ def test_a_receiver_that_cannot_be_asked_goes_to_a_person_at_once(scene: Scene) 
     assert (said["finding"], said["operation"]["state"]) == (None, "unknown")
     case = scene.case(operation_id)
     assert (case.kind, case.escalation) == (CaseKind.UNKNOWN, "operator_only")
+
+
+def test_what_was_abandoned_is_not_asked_about_and_gets_no_new_case(scene: Scene) -> None:
+    operation_id = scene.unknown()
+    scene.sweep()
+    ledger.set_standing(scene.id, operation_id, SYSTEM, Standing.ABANDONED)
+    scene.sweep()
+    said = reconcile(scene, operation_id).json()
+    assert (said["finding"], said["operation"]["decision"]["reason"]) == (None, "abandoned")
+    assert [case.closed_at is None for case in scene.cases(operation_id)] == [False]
 
 
 # Many at once.
