@@ -67,12 +67,14 @@ class MemberRequest(HttpRequest):
 def member_of(request: HttpRequest) -> Member | None:
     """The person in the workspace of their session, or in their first one by name; None without any membership."""
     user_id = request.user.pk
+    if user_id is None:
+        return None
     held = list(
         Membership.objects.filter(user_id=user_id)
         .order_by("workspace__name")
         .values_list("workspace_id", "workspace__name", "workspace__environment", "role")
     )
-    if not held or user_id is None:
+    if not held:
         return None
     choices = tuple(dict.fromkeys(Choice(id_, name, environment) for id_, name, environment, _ in held))
     chosen = request.session.get(CHOSEN)
@@ -83,7 +85,7 @@ def member_of(request: HttpRequest) -> Member | None:
 
 def member_page(
     view: Callable[Concatenate[MemberRequest, P], HttpResponseBase],
-) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
+) -> Callable[..., HttpResponseBase]:
     """The view with ``request.member`` set. A person without a membership gets a page that says so.
 
     What is shown here is kept by no cache, and one address serves the page and its fragments.

@@ -326,7 +326,10 @@ class CasePage:
     @property
     def mark(self) -> str:
         """Changes with whatever the page shows: compare ``mark_of``."""
-        return _mark(self.facts and self.facts.version, self.case and self.case.version)
+        return _mark(
+            None if self.facts is None else self.facts.version,
+            None if self.case is None else self.case.version,
+        )
 
 
 def mark_of(workspace_id: int, operation_id: str) -> str | None:

@@ -328,8 +328,7 @@ def _review(request: MemberRequest, page: CasePage, form: DecisionForm) -> HttpR
         form.show(found)
         return _decision(request, page, form, status=422)
     choice = next(one for one in wording.choices(page.offers) if one.kind == rule.kind)
-    extra = {"stage": "review", "choice": choice, "carried": form.carried()}
-    return _decision(request, page, form, **extra)
+    return _decision(request, page, form, stage="review", choice=choice, carried=form.carried())
 
 
 def _moved_under(page: CasePage) -> Refused:

@@ -390,11 +390,14 @@ def _step(line: Line, gap: timedelta | None, kept: Mapping[int, Any]) -> Step:
     match line.kind:
         case "entry":
             one = told(line.what, line.to_state, line.detail)
+            notes = one.rest
+            if line.what == "escalated":
+                notes = (reason(line.detail.get("reason")),)
             its = kept.get(line.detail.get("evidence", -1))
             evidence = () if its is None else (its,)
             # The decision's own line has its remark.
             said = "" if "decision" in line.detail else readable(line.sentence)
-            return Step(line.at, gap, one.loudness, line.who, line.by, one.headline, said, one.rest, evidence)
+            return Step(line.at, gap, one.loudness, line.who, line.by, one.headline, said, notes, evidence)
         case "lookup":
             return Step(line.at, gap, "quiet", line.who, line.by, "Receiver asked", line.sentence, ())
         case "resolution":

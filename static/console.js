@@ -8,7 +8,7 @@ const live = { paused: false, busyUntil: 0, etag: null };
 
 const queue = () => document.getElementById("queue");
 const rows = () => [...document.querySelectorAll("[data-row]")];
-const inField = (element) => element?.closest?.("input, textarea, select, [contenteditable]");
+const inField = (element) => element?.closest?.("input:not([type=radio], [type=checkbox]), textarea, select, [contenteditable]");
 
 // --- The live queue ----------------------------------------------------------------------------------------------
 

@@ -533,7 +533,10 @@ def test_htmx_is_given_the_whole_case_once_it_is_decided(stage: Scene, operator:
     response = decide(operator, stage, stage.unknown(), "happened", references="re_9", headers=HTMX)
     assert response.status_code == 200
     assert response.headers["HX-Retarget"] == "#case"
-    assert response.content.decode().lstrip().startswith('<article id="case"')
+    html = response.content.decode()
+    assert '<article id="case"' in html
+    assert "<html" not in html
+    assert re.search(r'id="nav-unknowns" hx-swap-oob="true" class="n">0<', html)
     assert "Recorded: it happened." in text_of(response)
 
 
