@@ -12,6 +12,7 @@ import orjson
 from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from psycopg.errors import ReadOnlySqlTransaction
 
 from ledger import errors
 from ledger.api.representation import decision_body, z
@@ -95,6 +96,16 @@ def json_response(body: object, status: int = 200) -> HttpResponse:
     return response
 
 
+def is_down(error: Exception) -> bool:
+    """Whether the database is gone, or takes nothing just now: its error says nothing of the request.
+
+    A provider turns a full database read-only, and a failover leaves a read-only one behind.
+    """
+    return isinstance(error, (OperationalError, InterfaceError)) or isinstance(
+        error.__cause__, ReadOnlySqlTransaction
+    )
+
+
 def answers_problems(
     *, when_unavailable: type[errors.Refusal] = errors.Unavailable
 ) -> Callable[[View[P]], View[P]]:
@@ -116,17 +127,17 @@ def answers_problems(
                     return view(request, *args, **kwargs)
                 except errors.Refusal as refusal:
                     return problem_response(refusal, operation_id)
-                except (OperationalError, InterfaceError) as error:
+                except Exception as error:  # the API's outermost door: whatever it was, the caller gets a typed answer
+                    if not is_down(error):
+                        logger.exception("unexpected error: %s %s", request.method, request.path)
+                        unexpected = when_unavailable is errors.Unavailable
+                        return problem_response(
+                            errors.InternalError() if unexpected else when_unavailable(), operation_id
+                        )
                     connection.close()
                     if not again or time.monotonic() - began > AGAIN_WITHIN_S:
                         logger.error("database unavailable: %s %s: %s", request.method, request.path, error)
                         break
-                except Exception:  # the API's outermost door: whatever it was, the caller gets a typed answer
-                    logger.exception("unexpected error: %s %s", request.method, request.path)
-                    last = (
-                        errors.InternalError if when_unavailable is errors.Unavailable else when_unavailable
-                    )
-                    return problem_response(last(), operation_id)
             return problem_response(when_unavailable(retry_after=1), operation_id)
 
         return cast(View[P], answer)
