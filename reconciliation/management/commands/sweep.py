@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import InterfaceError, OperationalError, connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from reconciliation import services
 
@@ -64,9 +64,9 @@ def forever(ended: threading.Event, *, say: Callable[[str], object]) -> None:
                     under_way |= {pool.submit(_look_up, claim) for claim in claims}
                     _wait_for_room(under_way, ended, next_at)
                     claims = services.claim(at_most=_free(under_way))
-            except (OperationalError, InterfaceError) as error:
+            except (DatabaseError, InterfaceError) as error:  # gone, frozen, read-only: whatever it is, it may pass
                 connection.close()
-                say(f"the database does not answer: {error}")
+                say(f"the sweep is repeated, the database refused it: {error}")
             ended.wait(max(0.0, next_at - time.monotonic()))
 
 
@@ -90,7 +90,8 @@ def _look_up(claim: services.Claim) -> bool:
     """In a thread of its own, with a database connection that is given back."""
     try:
         return services.look_up(claim.workspace_id, claim.case_id, claim.fence) is not None
-    except (OperationalError, InterfaceError):
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning("A look-up could not be recorded and will be made again: %s", error)
         return False  # the claim's lease ends and another sweep takes it
     finally:
         connection.close()
