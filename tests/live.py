@@ -52,7 +52,8 @@ def web(*, workers: int = 1, threads: int = 16, **env: str) -> Iterator[str]:
     command = [
         sys.executable, "-m", "granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port),
         "--workers", str(workers), "--blocking-threads", str(threads), "--backpressure", str(4 * threads),
-        "--workers-kill-timeout", "3s", "--no-ws", "--log-level", "warning", "config.wsgi:application",
+        "--respawn-failed-workers", "--workers-kill-timeout", "3s", "--no-ws", "--log-level", "warning",
+        "config.wsgi:application",
     ]  # fmt: skip
     base_url = f"http://127.0.0.1:{port}"
     with process(command, {"PORT": str(port), **env}) as child:
