@@ -11,6 +11,8 @@ from csp.decorators import csp_update
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils.decorators import method_decorator
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework import exceptions
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -35,9 +37,13 @@ def _unstored(view: View[Any]) -> View[Any]:
 
 
 class Willing(DefaultContentNegotiation):
-    """What is asked for where it is there, else the first that is."""
+    """What the query names, else what the caller would rather have, else the first: all of it can be read."""
 
     def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
+        asked = request.query_params.get("format")
+        for renderer in renderers:
+            if renderer.format == asked:
+                return renderer, renderer.media_type
         try:
             return super().select_renderer(request, renderers, format_suffix)
         except (Http404, exceptions.NotAcceptable):
@@ -92,8 +98,10 @@ def _problems_page() -> str:
             "calls": calls.get(code, ()),
             "refusals": [
                 {
-                    "refusal": one.refusal,
-                    "when": one.when,
+                    "status": one.refusal.status,
+                    "title": _marked(one.refusal.title),
+                    "when": _marked(one.when),
+                    "way_out": _marked(one.refusal.way_out),
                     "fields": _fields(one.refusal),
                     "example": orjson.dumps(one.example, option=orjson.OPT_INDENT_2).decode(),
                 }
@@ -103,6 +111,14 @@ def _problems_page() -> str:
         for code, same in groupby(explained(), key=lambda one: one.refusal.code)
     ]
     return render_to_string("api/problems.html", {"rows": rows})
+
+
+def _marked(text: str) -> SafeString:
+    """What stands between back quotes as code."""
+    pieces = enumerate(text.split("`"))
+    return format_html_join(
+        "", "{}", ((format_html("<code>{}</code>", t) if n % 2 else t,) for n, t in pieces)
+    )
 
 
 _SPOKEN = {True: "true", False: "false", None: "as the record says"}

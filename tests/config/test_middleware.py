@@ -37,7 +37,7 @@ def test_a_runtimes_request_gets_no_session_and_no_user() -> None:
 
 
 def test_a_path_that_only_looks_like_the_door_is_a_page() -> None:
-    assert hasattr(Client().get("/api/v1").wsgi_request, "session")
+    assert hasattr(Client().get("/api").wsgi_request, "session")
 
 
 def test_nobody_signs_up() -> None:
