@@ -37,13 +37,14 @@ class NotCanonical(ValueError):
     """This value has no RFC 8785 text: it could not have come from `parse`."""
 
 
-def parse(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JSON:
+def parse(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH, around: int = 0) -> JSON:
     """The value of a JSON text. Raises TooLarge, or Malformed with a JSON Pointer to the first fault.
 
     Refused are, besides what is no JSON: bytes that are not UTF-8, a byte order mark, a name twice in one object,
     NaN and Infinity, a lone surrogate or NUL in a name or string, containers nested deeper than `max_depth` (the
-    outermost is 1), an integral number beyond ±(2^53−1) however it is spelled, and any number literal whose double
-    does not print back to the same decimal value (`0.1` and `0.10` pass, `0.1000000000000000055` does not).
+    outermost is 1; a body that carries what the limit is about may have `around` more), an integral number beyond
+    ±(2^53−1) however it is spelled, and any number literal whose double does not print back to the same decimal value
+    (`0.1` and `0.10` pass, `0.1000000000000000055` does not).
 
     Equal numbers become equal values of one type: `1.0`, `1e0` and `1` are all the int 1, `-0.0` is 0. So everything
     that is computed from a value is a function of its canonical text.
@@ -54,12 +55,12 @@ def parse(raw: bytes, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> JSON:
         raise TooLarge(max_bytes)
     try:
         text = raw.decode("utf-8")
-        if _nests_deeper(text, than=max_depth) or _SUSPICIOUS_ESCAPE.search(text):
-            return _Reader(text, max_depth).document()
+        if _nests_deeper(text, than=max_depth + around) or _SUSPICIOUS_ESCAPE.search(text):
+            return _Reader(text, max_depth, around).document()
         value: JSON = _DECODER.decode(text)
     except (UnicodeDecodeError, json.JSONDecodeError, _Fault):
         # Something is wrong: the slow reader knows where, and meets invalid bytes as lone surrogates.
-        _Reader(raw.decode("utf-8", "surrogateescape"), max_depth).document()
+        _Reader(raw.decode("utf-8", "surrogateescape"), max_depth, around).document()
         raise Malformed("", "the text could not be read") from None
     return value
 
@@ -232,8 +233,8 @@ _CLIP = 60  # characters of one name that a path shows: an error has to stay sma
 class _Reader:
     """Reads the same language as the decoder, more slowly, and always knows where it stands."""
 
-    def __init__(self, text: str, max_depth: int) -> None:
-        self.text, self.max_depth = text, max_depth
+    def __init__(self, text: str, max_depth: int, around: int = 0) -> None:
+        self.text, self.max_depth, self.around = text, max_depth, around
         self.at = 0
         self.path: list[str | int] = []
 
@@ -331,7 +332,7 @@ class _Reader:
 
     def open(self) -> None:
         """Steps into a container. The path has one token for each container around this one."""
-        if len(self.path) >= self.max_depth:
+        if len(self.path) >= self.max_depth + self.around:
             self.fail(f"nested deeper than {self.max_depth}")
         self.at += 1
 

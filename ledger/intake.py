@@ -193,11 +193,11 @@ def prepare(intent: Intent, capability: CapabilityFacts, *, fernet: MultiFernet,
         _check_schema(intent.arguments, capability.arguments_schema)
     if capability.contract.needs_reference and intent.business_reference is None:
         raise ReferenceRequired()
-    text = digests.canonical(intent.arguments)
+    written = text = digests.canonical(intent.arguments)
     salt = sealed = twin_digest = None
     if capability.sensitive or capability.audit_sensitive:
         salt = digests.mint_salt()
-        twin_digest = "hmac-sha256:" + hmac.new(pepper, text, hashlib.sha256).hexdigest()
+        twin_digest = "hmac-sha256:" + hmac.new(pepper, written, hashlib.sha256).hexdigest()
         text, sealed = _seal(intent.arguments, capability, fernet)
     needed, reason = _approvals(capability.approval)
     return Prepared(
@@ -206,7 +206,7 @@ def prepare(intent: Intent, capability: CapabilityFacts, *, fernet: MultiFernet,
         arguments=text.decode(),
         sealed=sealed,
         salt=salt,
-        digest=digests.arguments_digest(intent.arguments, salt),
+        digest=digests.text_digest(written, salt),
         twin_digest=twin_digest,
         amount=agreed_amount(intent, capability.amount),
         key=intent.idempotency_key or digests.mint_key(),

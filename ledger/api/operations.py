@@ -17,6 +17,8 @@ from ledger.api.problems import answers_problems, json_response
 from ledger.api.representation import operation_body
 from ledger.api.requests import (
     BODY_MAX,
+    IN_INTENT,
+    IN_OUTCOME,
     OUTCOME_READ_MAX,
     attempt_number,
     json_body,
@@ -54,7 +56,7 @@ def _record(request: HttpRequest, operation_id: str) -> HttpResponse:
     held = credential(request)
     try:
         name = operation_name(operation_id)
-        intent = parse_intent(name, json_body(request))
+        intent = parse_intent(name, json_body(request, around=IN_INTENT))
         nonce = parse_nonce(request.headers.get("Permit-Nonce")) if intent.dispatch else None
     except errors.Refusal:
         authenticate(held.token_id, held.secret_hash, "intent")  # strangers learn nothing of what is wrong
@@ -159,7 +161,7 @@ def _outcome_body(request: HttpRequest) -> Body:
     try:
         if read.cut:
             raise errors.TooLarge(OUTCOME_READ_MAX)
-        parsed = parse(read.raw, max_bytes=BODY_MAX)
+        parsed = parse(read.raw, max_bytes=BODY_MAX, around=IN_OUTCOME)
         return Body(read.raw, parse_report(parsed), parsed)
     except (errors.Malformed, errors.TooLarge) as fault:
         return Body(read.raw, fault=fault)

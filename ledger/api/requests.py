@@ -14,6 +14,8 @@ from ledger.intake import valid_name
 
 BODY_MAX = 256 * 1024  # an intent's arguments are what a tool call carries, not a file
 OUTCOME_READ_MAX = 8 * 1024 * 1024  # a larger report is cut here: its digest then covers what was read
+# Containers around what may be as deep as arguments: a batch's list of intents, the evidence around a receiver's answer.
+IN_INTENT, IN_BATCH, IN_OUTCOME = 1, 3, 2
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 _CHUNK = 64 * 1024
 
@@ -61,14 +63,15 @@ def read_body(request: HttpRequest, most: int) -> Read:
     return Read(raw[:most], len(raw) > most)
 
 
-def json_body(request: HttpRequest) -> JSON:
-    """The parsed body. Raises UnsupportedMediaType, TooLarge, Malformed."""
+def json_body(request: HttpRequest, *, around: int = 0) -> JSON:
+    """The parsed body, with ``around`` containers around what may be deep. Raises UnsupportedMediaType, TooLarge,
+    Malformed."""
     if request.content_type != "application/json":
         raise errors.UnsupportedMediaType()
     read = read_body(request, BODY_MAX)
     if read.cut:
         raise errors.TooLarge(BODY_MAX)
-    return parse(read.raw, max_bytes=BODY_MAX)
+    return parse(read.raw, max_bytes=BODY_MAX, around=around)
 
 
 def no_fields(request: HttpRequest) -> None:

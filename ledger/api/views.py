@@ -20,7 +20,7 @@ from ledger.api import shapes
 from ledger.api.authentication import Credential, RuntimeToken, credential
 from ledger.api.problems import answers_problems, json_response, problem_body, problem_response
 from ledger.api.representation import operation_body
-from ledger.api.requests import json_body, no_fields, operation_name, query_of
+from ledger.api.requests import IN_BATCH, json_body, no_fields, operation_name, query_of
 from ledger.api.schema import BODY, OPERATION_ID, problems
 from ledger.digests import JSON
 from ledger.intake import parse_intent, parse_nonce, valid_name
@@ -136,7 +136,7 @@ class BatchView(RuntimeView):
     )
     def post(self, request: Request) -> HttpResponse:
         held = credential(request._request)
-        items = _items(json_body(request._request))
+        items = _items(json_body(request._request, around=IN_BATCH))
         answers: dict[int, dict[str, Any]] = {}
         # By name: two batches that share operations take their locks in one order.
         for index in sorted(range(len(items)), key=lambda i: str(items[i].get("operation_id"))):

@@ -226,6 +226,15 @@ def test_depth_is_counted_in_containers_and_the_limit_itself_is_allowed(max_dept
         read("[" * (max_depth + 1) + "]" * (max_depth + 1), max_depth=max_depth)
 
 
+def test_a_body_may_add_containers_around_what_is_limited() -> None:
+    for around in (0, 1, 3):
+        deepest = "[" * (32 + around) + "]" * (32 + around)
+        assert parse(deepest.encode(), max_bytes=LIMIT, around=around) == json.loads(deepest)
+        with pytest.raises(Malformed, match="deeper than 32") as refused:
+            parse(f"[{deepest}]".encode(), max_bytes=LIMIT, around=around)
+        assert refused.value.path == "/0" * (32 + around)
+
+
 def test_many_containers_side_by_side_and_brackets_in_strings_are_not_deep() -> None:
     wide = "[" + ",".join(['{"a":[[]]}'] * 5000) + "]"
     assert read(wide) == json.loads(wide)
