@@ -333,6 +333,21 @@ class _Judged:
         )
 
     @property
+    def shows_every_record(self) -> bool:
+        """Whether no effect can stand on a part that was not shown.
+
+        Where the receiver deduplicates by key, there is one record under a key, and a look-up by it shows that one.
+        """
+        single = self.contract.lookup is Lookup.BY_KEY and self.contract.deduplicates is Deduplicates.KEY
+        return self.finding.complete or single
+
+    @property
+    def counts_for_refusal(self) -> bool:
+        return (
+            self.only_refused and self.after_bound and self.finding.authoritative and self.shows_every_record
+        )
+
+    @property
     def counted(self) -> tuple[datetime, ...]:
         """Earlier sightings that count: those after the bound, which moves with every attempt."""
         bound_at = self.around.bound
@@ -389,7 +404,7 @@ def _judge(judged: _Judged) -> Verdict:
     if effects:
         return _completed(judged, effects, _flag_of_one(judged, effects[0]))
     if judged.only_refused:
-        if judged.finding.authoritative and judged.after_bound:
+        if judged.counts_for_refusal:
             return _refused(judged)
         return _again(judged, VerdictReason.REFUSAL_UNPROVEN)
     if judged.absent:

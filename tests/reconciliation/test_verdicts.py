@@ -199,6 +199,7 @@ def test_absence_beyond_the_look_ups_memory_goes_to_a_person() -> None:
         (found(PENDING, UNLISTED), "unlisted_status"),  # the louder of the two: the contract has a gap
         (found(PENDING, REFUSED), "in_progress"),  # not only refused
         (found(REFUSED, authoritative=False), "refusal_unproven"),
+        (found(REFUSED, complete=False), "refusal_unproven"),
         (found(), "absence_unproven"),
         (unclear(), "unclear"),
         (found(callback=True), "unclear"),  # a callback that names nothing is no absence
@@ -379,6 +380,27 @@ def test_every_name_an_item_is_attributed_to_is_listed_for_the_search_of_others(
 )
 def test_a_refusal_before_the_bound_is_not_the_last_word(around: Circumstances) -> None:
     assert told(judge(found(REFUSED), around)) == ("ask_again", "refusal_unproven")
+
+
+# E16: the success of another attempt may stand on the page that was not shown
+def test_a_refusal_in_an_answer_that_may_lack_something_settles_and_disputes_nothing() -> None:
+    for callback in (False, True):
+        verdict = judge(found(REFUSED, complete=False, callback=callback), asked(200, settled_as_of=at(100)))
+        assert told(verdict) == ("ask_again", "refusal_unproven")
+        assert "may be incomplete" in verdict.explanation
+        assert all(settlement_event(state, verdict) == () for state in State)
+
+
+@pytest.mark.parametrize("lookup", [Lookup.BY_REFERENCE, Lookup.BY_KEY, Lookup.BY_LIST])
+@pytest.mark.parametrize("deduplicates", Deduplicates)
+def test_only_a_key_under_which_the_receiver_keeps_one_record_needs_no_complete_answer(
+    lookup: Lookup, deduplicates: Deduplicates
+) -> None:
+    contract = replace(CONTRACT, lookup=lookup, deduplicates=deduplicates)
+    partial, whole = (judge(found(REFUSED, complete=said), asked(200, contract)) for said in (False, True))
+    one_record = lookup is Lookup.BY_KEY and deduplicates is Deduplicates.KEY
+    assert partial.kind is (VerdictKind.SETTLE if one_record else VerdictKind.ASK_AGAIN)
+    assert told(whole) == ("settle", "refused")
 
 
 REFUSALS: list[tuple[tuple[str | None, ...], str, DenialClass, float | None]] = [
@@ -720,7 +742,8 @@ def _oracle(names: tuple[str, ...], case: tuple[Any, ...]) -> tuple[str, str]:
     if ours == ["refused"]:
         if "stranger" in names:
             return "escalate", "unattributed_effect"
-        if authoritative and after:
+        # CONTRACT deduplicates by key, so a look-up by key shows the one record there is.
+        if authoritative and after and (complete or lookup is Lookup.BY_KEY):
             return "settle", "refused"
         again = "refusal_unproven"
     elif "unlisted" in ours:
@@ -772,6 +795,7 @@ def test_every_answer_in_every_circumstance_gets_the_verdict_of_the_design(names
             assert around.bound is not None
             assert verdict.as_of > around.bound
             assert finding.authoritative
+            assert finding.complete or around.contract.lookup is Lookup.BY_KEY
 
 
 def test_every_reason_to_ask_again_has_an_end() -> None:
