@@ -269,7 +269,11 @@ def _refused(error: errors.Refusal | ResolutionRefused) -> Refused:
             at = error.extra.get("changed_at")
             moment = None if at is None else datetime.fromisoformat(at)
             return Refused(
-                "This case has moved since your page was made", (f"{by}: {what}",), 409, moment, kept=True
+                "This case has moved since your page was made",
+                (f"{by}: {wording.change(what)}",),
+                409,
+                moment,
+                kept=True,
             )
         case errors.Forbidden():
             return Refused("Your roles do not allow that", (error.detail,), error.status)
@@ -334,7 +338,7 @@ def _review(request: MemberRequest, page: CasePage, form: DecisionForm) -> HttpR
 def _moved_under(page: CasePage) -> Refused:
     case = page.case
     assert case is not None
-    said = f"{case.changed_by or 'Somebody'}: {case.changed_what or 'opened it'}"
+    said = f"{case.changed_by or 'Somebody'}: {wording.change(case.changed_what or 'opened it')}"
     return Refused("This case has moved since your page was made", (said,), 409, case.changed_at, kept=True)
 
 
@@ -379,8 +383,20 @@ def _decision(
     **extra: Any,
 ) -> HttpResponseBase:
     context = _context(request, page) | {"form": form, "refused": refused} | extra
-    template = "reconciliation/_decision.html" if request.htmx else "reconciliation/decision.html"  # type: ignore[attr-defined]
-    return render(request, template, context, status=refused.status if refused else status)
+    status = refused.status if refused else status
+    if not request.htmx:  # type: ignore[attr-defined]
+        return render(request, "reconciliation/decision.html", context, status=status)
+    if refused is not None and refused.kept:  # the world moved: all of it is shown as it is now
+        return _whole_case(request, context, status=status)
+    return render(request, "reconciliation/_decision.html", context, status=status)
+
+
+def _whole_case(request: MemberRequest, context: dict[str, Any], *, status: int = 200) -> HttpResponseBase:
+    """For htmx: the operation in the place of the one on the screen, whatever part had asked."""
+    response = render(request, "reconciliation/_case.html", context, status=status)
+    response.headers["HX-Retarget"] = "#case"
+    response.headers["HX-Reswap"] = "outerHTML"
+    return response
 
 
 def _done(request: MemberRequest, page: CasePage, said: str) -> HttpResponseBase:
@@ -388,10 +404,7 @@ def _done(request: MemberRequest, page: CasePage, said: str) -> HttpResponseBase
     messages.success(request, said)
     if not request.htmx:  # type: ignore[attr-defined]
         return redirect("operation", page.operation_id)
-    response = render(request, "reconciliation/_case.html", _context(request, page))
-    response.headers["HX-Retarget"] = "#case"
-    response.headers["HX-Reswap"] = "outerHTML"
-    return response
+    return _whole_case(request, _context(request, page))
 
 
 @require_POST

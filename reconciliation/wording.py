@@ -386,6 +386,12 @@ _RESOLUTIONS: Mapping[str, str] = {
 }
 
 
+def change(what: str) -> str:
+    """How a case last changed: a machine's name at its end is put into words."""
+    head, colon, tail = readable(what).rpartition(": ")
+    return f"{head}{colon}{_RESOLUTIONS.get(tail) or REASONS.get(tail) or tail}"
+
+
 def _step(line: Line, gap: timedelta | None, kept: Mapping[int, Any]) -> Step:
     match line.kind:
         case "entry":

@@ -39,6 +39,8 @@ def test_every_page_is_accessible_and_fits(visit: Any, acme: Any, width: int, sc
         "not-found": "/operations/none",
         **{f"operation-{what}": f"/operations/{name}" for what, name in names.items()},
         "decision": f"/operations/{names['lost']}/decision",
+        "account": "/accounts/2fa/",
+        "password": "/accounts/password/change/",
         "sign-out": "/accounts/logout/",
     }
     with visit(width=width, scheme=scheme) as visitor:
@@ -153,11 +155,11 @@ def test_a_decision_taken_on_an_old_page_keeps_its_remark(visit: Any, stage: Sce
         stage.asked(operation_id, DUPLICATED)
         page.get_by_role("button", name="Record this decision").click()
         expect(page.get_by_text("This case has moved since your page was made")).to_be_visible()
-        expect(page.get_by_text("handed to a person: duplicate_effect")).to_be_visible()
+        expect(page.get_by_text("handed to a person: more than one effect")).to_be_visible()
+        expect(page.get_by_text("More than once, it seems")).to_be_visible()
         expect(page.get_by_label("Why, in your words")).to_have_value(REMARK)
         visitor.keep("decision-moved")
         visitor.check_accessible()
-        expect(page.get_by_text("This operation has moved since the page was made")).to_be_visible()
 
 
 def test_two_people_give_an_outcome_up(visit: Any, stage: Scene) -> None:
@@ -208,6 +210,23 @@ def test_a_session_that_ended_keeps_what_was_written(visit: Any, stage: Scene) -
         page.get_by_role("button", name="Review the decision").click()
         expect(page.get_by_text("You have been signed out.")).to_be_visible()
         expect(page.get_by_label("Why, in your words")).to_have_value(REMARK)
+
+
+def test_a_second_factor_can_be_turned_on(visit: Any, stage: Scene) -> None:
+    with visit(width=PHONE) as visitor:
+        page = visitor.page
+        visitor.sign_in(stage.operator)
+        page.get_by_role("link", name="Account").click()
+        page.get_by_role("link", name="Activate").click()
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Confirm").click()
+        expect(page.get_by_role("img", name="The secret as a QR code")).to_be_visible()
+        visitor.keep("second-factor")
+        visitor.check_fits()
+        visitor.check_accessible()
+        page.get_by_label("Authenticator code").fill("000000")
+        page.get_by_role("button", name="Turn it on").click()
+        expect(page.get_by_text("Incorrect code")).to_be_visible()
 
 
 # The live queue.
