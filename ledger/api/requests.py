@@ -45,7 +45,18 @@ def attempt_number(text: str) -> int:
 
 
 def read_body(request: HttpRequest, most: int) -> Read:
-    """At most ``most`` bytes of the body, declared or chunked, and whether there was more."""
+    """At most ``most`` bytes of the body, declared or chunked, and whether there was more.
+
+    The wire gives it once; a second try after a lost database finds it with the request.
+    """
+    kept: Read | None = getattr(request, "counterfoil_read", None)
+    if kept is None:
+        kept = _from_the_wire(request, most)
+        request.counterfoil_read = kept  # type: ignore[attr-defined]
+    return kept
+
+
+def _from_the_wire(request: HttpRequest, most: int) -> Read:
     declared = request.META.get("CONTENT_LENGTH") or ""
     if declared.isascii() and declared.isdigit():
         raw = request.read(min(int(declared), most))
