@@ -6,7 +6,7 @@ import logging
 from typing import Any, cast
 from uuid import UUID
 
-from django.db import InterfaceError, OperationalError, connection
+from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions
@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 from ledger import errors, selectors, services
 from ledger.api import shapes
 from ledger.api.authentication import Credential, RuntimeToken, credential
-from ledger.api.problems import answers_problems, json_response, problem_body, problem_response
+from ledger.api.problems import answers_problems, is_down, json_response, problem_body, problem_response
 from ledger.api.representation import operation_body
 from ledger.api.requests import IN_BATCH, json_body, no_fields, operation_name, query_of
 from ledger.api.schema import BODY, OPERATION_ID, problems
@@ -203,7 +203,7 @@ def problem_of(exception: Exception, context: dict[str, Any]) -> HttpResponse | 
             return problem_response(errors.NotFound(), name)
         case exceptions.NotAuthenticated() | exceptions.AuthenticationFailed():
             return problem_response(errors.Unauthenticated(), name)
-        case OperationalError() | InterfaceError():
+        case _ if is_down(exception):
             connection.close()
             return problem_response(errors.Unavailable(retry_after=1), name)
     logger.exception("unexpected error: %s", context["request"].path, exc_info=exception)
