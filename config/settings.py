@@ -302,6 +302,8 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_SEND_TASK_EVENTS = False
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# A broker that is away for hours is waited for: a hundred tries, the default, end a worker within the hour.
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 # Without these a frozen broker is waited for without end.
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 2,
