@@ -11,7 +11,7 @@ DEV := .venv/.dev-$(shell cksum < requirements-dev.lock | cut -d ' ' -f 1)
 # The database of a test run is thrown away: nothing is lost by not waiting for the disk.
 THROW_AWAY := --pg-option fsync=off --pg-option synchronous_commit=off --pg-option full_page_writes=off
 
-.PHONY: help demo run test check check-servers bench lock
+.PHONY: help demo run test faults check check-servers bench lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | sed 's/[$$][$$]/$$/g' | expand -t 22
@@ -24,6 +24,10 @@ run: $(RUNTIME) ## the service alone: data in $$COUNTERFOIL_DATA (var/), on $$PO
 
 test: $(DEV) ## every test, on servers of its own (ARGS="tests/ledger -k intent" for some)
 	@exec $(RUN) exec $(THROW_AWAY) -- pytest $(ARGS)
+
+faults: export COUNTERFOIL_FAULTS = long
+faults: $(DEV) ## the long fault run: servers killed, frozen, cut off and emptied, real bounds waited out
+	@exec $(RUN) exec $(THROW_AWAY) -- pytest tests/faults $(ARGS)
 
 check: $(DEV) ## style, types, migrations, settings for production
 	@$(MAKE) --keep-going check-style check-format check-types check-migrations check-deploy

@@ -48,6 +48,15 @@ def process(command: list[str], env: Mapping[str, str]) -> Iterator[subprocess.P
 @contextmanager
 def web(*, workers: int = 1, threads: int = 16, **env: str) -> Iterator[str]:
     """A web server of its own; yields its base URL once it says that it is well."""
+    with web_process(workers=workers, threads=threads, **env) as (_, base_url):
+        yield base_url
+
+
+@contextmanager
+def web_process(
+    *, workers: int = 1, threads: int = 16, **env: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The same with its process, which leads a group of its own."""
     port = free_port()
     command = [
         sys.executable, "-m", "granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port),
@@ -69,7 +78,17 @@ def web(*, workers: int = 1, threads: int = 16, **env: str) -> Iterator[str]:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the web is not well after {STARTS_WITHIN_S} s")
             time.sleep(0.1)
-        yield base_url
+        yield child, base_url
+
+
+@contextmanager
+def frozen(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Every process of its group stands still: not ended, not answering."""
+    os.killpg(child.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(child.pid, signal.SIGCONT)
 
 
 @contextmanager

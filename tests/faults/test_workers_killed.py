@@ -1,0 +1,152 @@
+"""Workers, sweeps and beats die, are doubled, or lose their messages: F6 to F9 and F18.
+
+Here the whole processes; tests/reconciliation/test_crashes.py kills one look-up at each of its points.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.arrange import UNKNOWN, nonce
+from tests.faults.own import Own
+from tests.live import ROOT, process, sweeping, wait_until
+
+pytestmark = pytest.mark.processes
+
+CELERY = [sys.executable, "-m", "celery", "--quiet", "--app", "config.celery"]
+WORKER = [
+    *CELERY,
+    "worker",
+    "--pool",
+    "prefork",
+    "--concurrency",
+    "2",
+    "--without-gossip",
+    "--without-mingle",
+]
+BEAT = [*CELERY, "beat", "--scheduler", "celery.beat:Scheduler", "--pidfile="]
+
+
+@contextmanager
+def worker(own: Own) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker as the Procfile starts it."""
+    with process([*WORKER, "--loglevel", "ERROR"], own.env) as child:
+        yield child
+
+
+@contextmanager
+def beat(own: Own) -> Iterator[subprocess.Popen[bytes]]:
+    with process([*BEAT, "--loglevel", "CRITICAL"], own.env) as child:
+        yield child
+
+
+def unknown(own: Own, service: str, *, effect: bool = True) -> str:
+    """An operation whose reply was lost, with or without an effect at the receiver."""
+    operation_id, mine, agent = own.operation_id(), nonce(), own.agent(service)
+    answer = agent.put_intent(operation_id, own.intent(operation_id, dispatch=True), nonce=mine)
+    if effect:
+        own.make_effect(operation_id, answer.json()["permit"])
+    assert agent.report(operation_id, 1, UNKNOWN, nonce=mine).json()["state"] == "unknown"
+    return operation_id
+
+
+def asking(own: Own, operation_id: str) -> int | None:
+    """The fence of the look-up under way; None where none is."""
+    found = own.rows(
+        "SELECT fence FROM reconciliation_case WHERE operation_id = %s AND asking_at IS NOT NULL",
+        operation_id,
+    )
+    return int(found[0][0]) if found else None
+
+
+def conclusions(own: Own, operation_id: str) -> list[tuple[str, int]]:
+    """(verdict, fence) of every look-up that is on record."""
+    return own.rows(  # type: ignore[return-value]
+        "SELECT l.verdict, l.fence FROM reconciliation_lookup l JOIN reconciliation_case c ON c.id = l.case_id"
+        " WHERE c.operation_id = %s ORDER BY l.id",
+        operation_id,
+    )
+
+
+# F6 F7 F8 I10: all of a worker's processes are killed while one asks the receiver
+@pytest.mark.parametrize(
+    "lease",
+    [
+        pytest.param("made to have ended", id="lease shortened"),
+        pytest.param("waited for", id="whole lease", marks=pytest.mark.long),
+    ],
+)
+def test_what_a_killed_worker_was_asking_is_asked_by_another(own: Own, service: str, lease: str) -> None:
+    with worker(own) as first:
+        operation_id = unknown(own, service)
+        with own.frozen_receiver():
+            publish_sweeps(own)
+            fence = wait_until(lambda: asking(own, operation_id), within_s=40)
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait(10)
+    assert conclusions(own, operation_id) == []
+    if lease == "made to have ended":
+        own.change(
+            "UPDATE reconciliation_case SET leased_until = clock_timestamp() - interval '1 s'"
+            " WHERE operation_id = %s",
+            operation_id,
+        )
+    with sweeping(**own.env):  # needs no broker, and does not know that anybody was there before
+        assert own.settled(operation_id, within_s=80) == "completed"
+    assert [(v, f > fence) for v, f in conclusions(own, operation_id) if v == "settle"] == [("settle", True)]
+    assert own.rows(
+        "SELECT count(*) FROM ledger_entry e JOIN ledger_invocation i ON i.id = e.invocation_id"
+        " WHERE i.operation_id = %s AND e.event = 'complete'",
+        operation_id,
+    ) == [(1,)]
+
+
+def publish_sweeps(own: Own, times: int = 1) -> None:
+    """What a beat says, as often as wanted."""
+    script = (
+        "import django, config.celery; django.setup()\n"
+        "from reconciliation import tasks\n"
+        f"for _ in range({times}): tasks.sweep.apply_async()"
+    )
+    env = {**os.environ, **own.env, "DJANGO_SETTINGS_MODULE": "config.settings"}
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, check=True, timeout=60)
+
+
+# F9 F18 I16: two beats, two sweeps without a broker, every message of a look-up doubled
+def test_doubled_beats_sweeps_and_messages_change_nothing(own: Own, service: str) -> None:
+    made, absent = [], []
+    with worker(own), beat(own), beat(own), sweeping(**own.env), sweeping(**own.env):
+        for _ in range(6):
+            made.append(unknown(own, service))
+            absent.append(unknown(own, service, effect=False))
+        publish_sweeps(own, times=20)
+        wait_until(
+            lambda: double_the_queue(own) or all_settled(own, made + absent), within_s=20, every_s=0.05
+        )
+        assert [own.settled(one, within_s=60) for one in made] == ["completed"] * len(made)
+        assert [own.settled(one, within_s=60) for one in absent] == ["denied"] * len(absent)
+    for one in made + absent:
+        settled = [fence for verdict, fence in conclusions(own, one) if verdict == "settle"]
+        assert len(settled) == 1, one
+        fences = [fence for _, fence in conclusions(own, one)]
+        assert len(set(fences)) == len(fences), f"{one}: one look-up was recorded twice"
+
+
+def all_settled(own: Own, names: list[str]) -> bool:
+    return all(own.state(one) in ("completed", "denied") for one in names)
+
+
+def double_the_queue(own: Own) -> bool:
+    """Every message that waits is there twice, in another order; False where none waits."""
+    with own.broker() as broker:
+        waiting = broker.lrange("celery", 0, -1)
+        for message in waiting:
+            broker.rpush("celery", message)
+        return bool(waiting)
