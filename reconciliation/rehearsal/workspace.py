@@ -34,6 +34,12 @@ def capability_of(call: Call, contract: Contract) -> str:
     return f"{call.tool_name}.{contract}"
 
 
+def is_rehearsed(capability: str) -> bool:
+    """Whether a capability of this name is one that rehearsals make."""
+    _, dot, contract = capability.rpartition(".")
+    return bool(dot) and contract in set(Contract)
+
+
 def document(
     *,
     workspace: str,

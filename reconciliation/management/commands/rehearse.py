@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +22,13 @@ from reconciliation.rehearsal.receivers import SandboxFailed
 from reconciliation.rehearsal.rehearsal import Bar, Options, Result, RunningReceiver, rehearse
 from reconciliation.rehearsal.report import table
 from reconciliation.rehearsal.runtime import ServiceFailed
-from reconciliation.rehearsal.workspace import RUNTIME
+from reconciliation.rehearsal.workspace import RUNTIME, is_rehearsed
 
 DEFAULT_MIX = "replays=0.4,readable=0.4,opaque=0.2"
 # How long the service's health may take to answer before it counts as not running.
 HEALTH_S = 5.0
+# Lines of what a workspace would lose that are shown: enough to know it by.
+LOST_SHOWN = 5
 
 DESCRIPTION = """\
 Plays recorded tool calls through the running service against a sandbox receiver that loses replies on purpose, and
@@ -113,7 +115,8 @@ class Command(BaseCommand):
         )
         parser.add_argument("--limit", type=_between(1, 10**6, int), help="play the first calls only")
         parser.add_argument(
-            "--workspace", help="use or make this workspace (default: a new one, named by the time)"
+            "--workspace",
+            help="make this workspace, or use that of an earlier rehearsal (default: a new one, named by the time)",
         )
         parser.add_argument(
             "--report",
@@ -238,9 +241,37 @@ def _answers(service_url: str) -> bool:
 
 
 def _provision(document: dict[str, Any]) -> str:
-    """Bring the workspace to the document's state and return the runtime's token, a new one: old ones are not kept."""
+    """Bring the workspace to the document's state and return the runtime's token, a new one: old ones are not kept.
+
+    Raises CommandError, and changes nothing, where that would take away what no rehearsal has made.
+    """
     try:
+        would = provisioning.apply(document, environ=os.environ, rotate=frozenset({RUNTIME}), dry_run=True)
+        lost = [str(change) for change in would.changes if _takes_from_others(change)]
+        if lost:
+            raise CommandError(_in_use(document["workspace"], lost))
         result = provisioning.apply(document, environ=os.environ, rotate=frozenset({RUNTIME}))
     except provisioning.Refused as refused:
         raise CommandError(f"the workspace could not be provisioned: {refused}") from refused
     return next(runtime["token"] for runtime in result.runtimes if runtime["name"] == RUNTIME)
+
+
+def _takes_from_others(change: provisioning.Change) -> bool:
+    """Whether something goes, or closes, that is no earlier rehearsal's: those leave capabilities and tokens only."""
+    match change.mark, change.what:
+        case "-", "capability":
+            return not is_rehearsed(change.name)
+        case "-", "token":
+            return False
+        case mark, what:
+            return mark == "-" or what == "mandates"
+
+
+def _in_use(workspace: str, lost: Sequence[str]) -> str:
+    more = len(lost) - LOST_SHOWN
+    shown = [*lost[:LOST_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+    return (
+        f"workspace {workspace} is in use for something else; a rehearsal would take away:\n  "
+        + "\n  ".join(shown)
+        + "\nNothing was changed. Choose another name, or leave --workspace out for a new one."
+    )

@@ -8,22 +8,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ledger import provisioning
-from reconciliation.management.commands.rehearse import Command
+from reconciliation.management.commands.rehearse import Command, _provision
 from reconciliation.rehearsal import truth
 from reconciliation.rehearsal.baselines import Policy
-from reconciliation.rehearsal.calls import Mix, read
+from reconciliation.rehearsal.calls import Contract, Mix, read
 from reconciliation.rehearsal.faults import FaultSpec
 from reconciliation.rehearsal.players import Claim, SettledBy
 from reconciliation.rehearsal.rehearsal import Bar, Options, Result, rehearse
 from reconciliation.rehearsal.report import COUNTERFOIL
 from reconciliation.rehearsal.runtime import Followed, Governed
-from reconciliation.rehearsal.workspace import RUNTIME
+from reconciliation.rehearsal.workspace import RUNTIME, document
 from tests import live as processes
 from tests.live import ROOT
 
@@ -198,6 +199,74 @@ def test_the_command_prints_a_table_and_writes_a_report(live: str, sweep: None, 
         (player, 4) for player in (COUNTERFOIL, *Policy)
     ]
     assert all(row["operation_id"].startswith(f"{row['call']}@") for row in written["calls"][COUNTERFOIL])
+
+
+FOREIGN: list[dict[str, Any]] = [
+    # an agent's own runtime: it would be revoked
+    {"runtimes": [{"name": "support", "scopes": ["intent"], "capabilities": ["*"], "subjects": ["*"]}]},
+    # a capability: it would be disabled
+    {
+        "receivers": [{"name": "pay", "base_url": "https://pay.example.org"}],
+        "capabilities": [
+            {
+                "name": "refund.create",
+                "receiver": "pay",
+                "contract": {"deduplicates": "none", "lookup": "none"},
+                "approval": {"required": False},
+            }
+        ],
+    },
+    # a mandate: it would be revoked
+    {"mandates": [{"subject": "agent:a", "capability": "*", "valid_until": "2099-01-01T00:00:00Z"}]},
+    # mandates that are open: they would be closed
+    {"mandates": "open"},
+]
+
+
+@pytest.mark.parametrize("sections", FOREIGN, ids=lambda sections: next(reversed(sections)))
+def test_a_workspace_that_is_in_use_for_something_else_is_left_alone(
+    live: str, tmp_path: Path, settings: Any, capsys: pytest.CaptureFixture[str], sections: dict[str, Any]
+) -> None:
+    settings.DATA_FOLDER = tmp_path
+    workspace = f"in-use-{os.urandom(6).hex()}"
+    theirs = {"workspace": workspace, **sections}
+    provisioning.apply(theirs, environ=os.environ)
+
+    with pytest.raises(SystemExit) as ended:
+        Command().run_from_argv(
+            [
+                "manage.py",
+                "rehearse",
+                str(RECORDING),
+                "--service",
+                live,
+                "--limit=1",
+                f"--workspace={workspace}",
+            ]
+        )
+
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert f"workspace {workspace} is in use for something else" in said
+    assert "Nothing was changed." in said
+    assert provisioning.apply(theirs, environ=os.environ, dry_run=True).changes == ()
+
+
+def test_a_workspace_of_people_or_of_an_earlier_rehearsal_is_used(record: None) -> None:
+    workspace = f"rehearsal-{os.urandom(6).hex()}"
+    people = [{"email": f"olive-{workspace}@example.org", "roles": ["operator"]}]
+    provisioning.apply({"workspace": workspace, "members": people}, environ=os.environ)
+    calls = read(RECORDING, limit=4)
+    used: dict[str, Any] = {
+        "workspace": workspace,
+        "base_url_of": "http://127.0.0.1:9/{}".format,
+        "faults": FaultSpec.parse("none"),
+        "now": datetime.now(UTC),
+    }
+    # Other tools, other contracts, a token each time: the third time two tokens are alive already.
+    for part, contract in ((calls[:2], "replays"), (calls[2:], "opaque"), (calls, "readable")):
+        contracts = {call.name: Contract(contract) for call in part}
+        assert _provision(document(calls=part, contracts=contracts, **used)).startswith("cfl_")
 
 
 def test_a_second_rehearsal_in_one_workspace_plays_anew(live: str, sweep: None, tmp_path: Path) -> None:

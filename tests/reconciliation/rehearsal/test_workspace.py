@@ -9,7 +9,7 @@ from ledger.contracts import Contract as Promises
 from ledger.contracts import Lookup
 from reconciliation.rehearsal.calls import Call, Contract
 from reconciliation.rehearsal.faults import FaultSpec
-from reconciliation.rehearsal.workspace import capability_of, document
+from reconciliation.rehearsal.workspace import capability_of, document, is_rehearsed
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 
@@ -49,6 +49,8 @@ def test_each_tool_is_one_capability_for_each_contract_it_meets() -> None:
     workspace = made(calls, contracts)
     names = [capability["name"] for capability in workspace["capabilities"]]
     assert names == ["a=20b.opaque", "x.opaque", "x.replays"]
+    assert all(map(is_rehearsed, names))
+    assert not any(map(is_rehearsed, ["refund.create", "opaque", "refund.opaque.v2", "refund.Opaque", ""]))
     assert {capability_of(c, k) for c, k in zip(calls, contracts, strict=True)} == set(names)
     assert [receiver["name"] for receiver in workspace["receivers"]] == ["sandbox-opaque", "sandbox-replays"]
 
