@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers as s
 
 from ledger.api.shapes import Operation
@@ -11,11 +12,16 @@ from ledger.decisions import DenialClass
 from reconciliation.findings import FindingKind, ItemStatus
 from reconciliation.verdicts import Flag, Outcome, VerdictKind, VerdictReason
 
+TIMEOUT_MAX_S = 30.0
+
+
+@extend_schema_field({"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S})
+class Timeout(s.FloatField):
+    """Seconds, more than 0."""
+
 
 class ReconcileRequest(s.Serializer[Any]):
-    timeout_s = s.FloatField(
-        required=False, help_text="Seconds, more than 0 and at most 30: how long the receiver may take."
-    )
+    timeout_s = Timeout(required=False, help_text="Seconds: how long the receiver may take.")
 
 
 class Difference(s.Serializer[Any]):

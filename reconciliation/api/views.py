@@ -16,9 +16,9 @@ from ledger.api.views import RuntimeView
 from ledger.services.permits import check_covers
 from reconciliation import services
 from reconciliation.api import shapes
+from reconciliation.api.shapes import TIMEOUT_MAX_S
 
 TIMEOUT_S = 10.0  # where the caller names none: what a receiver is given by the workers too
-TIMEOUT_MAX_S = 30.0
 
 
 class ReconcileView(RuntimeView):
