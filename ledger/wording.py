@@ -80,6 +80,11 @@ class Leaf:
     hidden: bool = False
 
     @property
+    def name(self) -> str:
+        """The last step of the pointer."""
+        return self.pointer.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+
+    @property
     def names_a_value(self) -> bool:
         """Short enough, and telling enough, to stand for the whole in one line."""
         return self.type in ("text", "number") and 0 < len(self.text) <= VALUE_MAX
@@ -146,7 +151,8 @@ def sentence(
         plain = [
             leaf for leaf in leaves(arguments or {}, sensitive, everything=everything) if leaf.names_a_value
         ]
-        return f"{capability} {', '.join(leaf.text for leaf in plain[:VALUES_MAX])}".strip()
+        said = ", ".join(f"{leaf.name} {leaf.text}" for leaf in plain[:VALUES_MAX])
+        return f"{capability}: {said}" if said else capability
 
     def fill(place: re.Match[str]) -> str:
         name = place[1]
@@ -185,6 +191,7 @@ FAULTS: Mapping[str, str] = {
     "lease_ended": "its lease ended without a report",
     "unreadable_report": "its report could not be read",
     "timeout": "the reply did not come in time",
+    "connection_reset": "the connection broke after sending",
     "reported_unknown": "its holder does not know",
     "asked": "the runtime asked for it",
     "intent_valid_s": "it was never dispatched and grew too old",
@@ -234,8 +241,13 @@ QUIET = frozenset(
 """Events that move nothing: drawn without the colour of a state."""
 
 
+_HTTP = re.compile(r"http_(\d{3})")
+
+
 def words(name: str) -> str:
     """A machine's name as words, where no better ones are known."""
+    if status := _HTTP.fullmatch(name):
+        return f"answered HTTP {status[1]}, which proves nothing"
     return FAULTS.get(name) or FLAGS.get(name) or name.replace("_", " ")
 
 

@@ -44,7 +44,7 @@ def test_a_value_that_is_not_there_is_said_to_be_missing() -> None:
         ("Tag {/tags/0}", None, "Tag a/b"),  # into a list
         ("{order} {order", None, "‹several values› {order"),  # an object, and a brace that opens nothing
         ("", {"value": "80.00", "currency": "EUR"}, "refund.create EUR 80.00"),  # no template
-        ("", None, "refund.create 8841, 80.00, a/b"),  # nor amount: the first plain values
+        ("", None, "refund.create: id 8841, amount 80.00, 0 a/b"),  # nor amount: the first plain values
     ],
 )
 def test_a_sentence_is_the_capabilitys_own(template: str, amount: Any, expected: str) -> None:
