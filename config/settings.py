@@ -321,14 +321,7 @@ RECEIVER_TIMEOUT_S = 10
 LOOKUP_SOFT_LIMIT_S = 20
 LOOKUP_HARD_LIMIT_S = 30
 CASE_LEASE_S = 45
-CELERY_BEAT_SCHEDULE = {
-    "sweep": {
-        "task": "reconciliation.tasks.sweep",
-        "schedule": SWEEP_EVERY_S,
-        # A worker that was away finds one sweep to do, not a queue of old ones.
-        "options": {"expires": 2 * SWEEP_EVERY_S},
-    }
-}
+CELERY_BEAT_SCHEDULE = {"sweep": {"task": "reconciliation.tasks.sweep", "schedule": SWEEP_EVERY_S}}
 
 # --- What is said: one line per event on standard error ---------------------------------------------------------
 

@@ -24,7 +24,7 @@ from reconciliation.services.resolving import (
     release_case,
     resolve,
 )
-from reconciliation.services.sweeping import Claim, Swept, claim, release, sweep
+from reconciliation.services.sweeping import Claim, Swept, claim, just_swept, release, sweep
 
 __all__ = [
     "Asked",
@@ -38,6 +38,7 @@ __all__ = [
     "claim",
     "claim_case",
     "confirm",
+    "just_swept",
     "look_up",
     "note",
     "reconcile_now",

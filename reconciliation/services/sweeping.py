@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -29,6 +30,9 @@ from reconciliation.services.cases import (
 
 AT_MOST = 500
 """Rows of each step in one sweep: about a second's work, and the next sweep is two seconds away."""
+
+JUST_NOW_S = 0.2
+"""A sweep that ended this long ago found what there is: nothing but a message that had waited asks again so soon."""
 
 CLAIMED_AT_MOST = 200
 """Look-ups handed out by one sweep: what a few workers do within a case's lease when the receiver is slow."""
@@ -78,6 +82,15 @@ def sweep(*, claimed_at_most: int = CLAIMED_AT_MOST) -> Swept:
     swept = Swept(expired, opened, closed, tuple(claims))
     _note(swept, took_ms=round((time.monotonic() - started) * 1000))
     return swept
+
+
+def just_swept() -> bool:
+    """Whether a sweep ended a moment ago, by the database's clock.
+
+    A worker that was away finds a message for every sweep it has missed. They cannot be given an end: it would be
+    judged by the worker's clock, and one that runs ahead of the sender's would find every message too old, always.
+    """
+    return SweepRun.objects.filter(ended_at__gt=CLOCK - timedelta(seconds=JUST_NOW_S)).exists()
 
 
 def _open_cases() -> int:
