@@ -12,7 +12,7 @@ import orjson
 from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.errors import IdleInTransactionSessionTimeout, ReadOnlySqlTransaction
 
 from ledger import errors
 from ledger.api.representation import decision_body, z
@@ -99,10 +99,11 @@ def json_response(body: object, status: int = 200) -> HttpResponse:
 def is_down(error: Exception) -> bool:
     """Whether the database is gone, or takes nothing just now: its error says nothing of the request.
 
-    A provider turns a full database read-only, and a failover leaves a read-only one behind.
+    A provider turns a full database read-only, and a failover leaves a read-only one behind; a process that stood still
+    inside a transaction finds its session ended.
     """
     return isinstance(error, (OperationalError, InterfaceError)) or isinstance(
-        error.__cause__, ReadOnlySqlTransaction
+        error.__cause__, (ReadOnlySqlTransaction, IdleInTransactionSessionTimeout)
     )
 
 
