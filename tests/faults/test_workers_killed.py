@@ -35,9 +35,9 @@ BEAT = [*CELERY, "beat", "--scheduler", "celery.beat:Scheduler", "--pidfile="]
 
 
 @contextmanager
-def worker(own: Own) -> Iterator[subprocess.Popen[bytes]]:
+def worker(own: Own, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker as the Procfile starts it."""
-    with process([*WORKER, "--loglevel", "ERROR"], own.env) as child:
+    with process([*WORKER, "--loglevel", "ERROR"], {**own.env, **env}) as child:
         yield child
 
 
