@@ -104,6 +104,7 @@ def grant(
                 denial_class="cleared",
             )
             unit.reread()
+            return None, errors.NotPermitted(extra={"permission_reason": decision.detail}, facts=unit.facts)
         return None, refusal_for(unit.facts)
     if number != unit.facts.next_attempt:
         return None, errors.StaleAttempt(extra={"next_attempt": unit.facts.next_attempt}, facts=unit.facts)
