@@ -183,12 +183,14 @@ def operations_page(
     workspace_id: int, *, starting_with: str = "", after: UUID | None = None
 ) -> OperationsPage:
     """The newest operations, by the time in their IDs; with ``starting_with`` those whose operation ID begins so."""
-    rows = _recorded(workspace_id).order_by("-id")
+    rows = Invocation.objects.filter(workspace_id=workspace_id).order_by("-id")
     if starting_with:
         rows = rows.filter(operation_id__startswith=starting_with)
     if after is not None:
         rows = rows.filter(id__lt=after)
-    found = [_read(row) for row in rows[: PAGE_LENGTH + 1]]
+    # The names of one page first: joined before it is cut, the whole workspace would be read.
+    names = rows.values("pk")[: PAGE_LENGTH + 1]
+    found = [_read(row) for row in _recorded(workspace_id).filter(pk__in=names).order_by("-id")]
     shown = found[:PAGE_LENGTH]
     return OperationsPage(shown, str(shown[-1].row.pk) if len(found) > PAGE_LENGTH else None)
 

@@ -41,6 +41,13 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     say("You have been signed out. Sign in again in another tab, then try once more: what you wrote is still here.");
     return;
   }
+  // A whole page (another session's refusal, a name that is gone) never goes into a part of this one.
+  if (/^\s*<!doctype/i.test(xhr.responseText)) {
+    event.detail.shouldSwap = false;
+    if (xhr.status === 403) say("Your session has changed since this page was made, so nothing was recorded. Copy what you wrote, then reload the page.");
+    else unanswered(event);
+    return;
+  }
   if (target !== queue() || xhr.status !== 200) return;
   const arriving = new DOMParser().parseFromString(`<table>${xhr.responseText}</table>`, "text/html");
   const known = new Set(rows().map((row) => row.id));
@@ -53,11 +60,16 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   live.etag = xhr.getResponseHeader("ETag");
 });
 
-document.addEventListener("htmx:sendError", () => stale());
-document.addEventListener("htmx:timeout", () => stale());
-document.addEventListener("htmx:responseError", () => stale());
+for (const name of ["htmx:sendError", "htmx:timeout", "htmx:responseError"]) {
+  document.addEventListener(name, unanswered);
+}
 
-function stale() {
+// Of a decision without an answer nobody knows whether it was recorded: it is read again before it is sent again.
+function unanswered(event) {
+  if (event.detail.requestConfig?.verb !== "get") {
+    say("The server did not answer, so it is not known whether this was recorded. What you wrote is still here: ", "look at the operation as it is now");
+    return;
+  }
   const line = document.getElementById("freshness");
   if (line) line.textContent = "not updated: the server did not answer";
   document.querySelector(".dot")?.setAttribute("data-off", "");
@@ -70,11 +82,19 @@ function announce(fresh) {
   button.textContent = fresh ? `${fresh} new: show` : "The list has changed: show";
 }
 
-function say(text) {
+function say(text, look) {
   const line = document.getElementById("said");
   if (!line) return;
   line.textContent = text;
+  if (look) {
+    const link = document.createElement("a");
+    link.href = location.pathname.replace(/\/decision$/, "");
+    link.target = "_blank";
+    link.textContent = `${look} (in a new tab)`;
+    line.append(link);
+  }
   line.hidden = false;
+  line.scrollIntoView({ block: "nearest" });
 }
 
 function pause() {

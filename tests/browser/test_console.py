@@ -141,6 +141,7 @@ def test_an_operator_settles_an_unknown_without_scripts(visit: Any, stage: Scene
         page.wait_for_url("**/accounts/login/**")
 
 
+# C24, C62
 def test_a_decision_taken_on_an_old_page_keeps_its_remark(visit: Any, stage: Scene) -> None:
     operation_id = stage.unknown()
     with visit() as visitor:
@@ -227,6 +228,54 @@ def test_a_second_factor_can_be_turned_on(visit: Any, stage: Scene) -> None:
         page.get_by_label("Authenticator code").fill("000000")
         page.get_by_role("button", name="Turn it on").click()
         expect(page.get_by_text("Incorrect code")).to_be_visible()
+
+
+# C61
+@pytest.mark.parametrize("answer", [500, 404, None], ids=["500", "404", "no answer"])
+def test_a_decision_without_an_answer_is_not_called_recorded(
+    visit: Any, stage: Scene, answer: int | None
+) -> None:
+    operation_id = stage.unknown()
+    with visit() as visitor:
+        page = visitor.page
+        visitor.sign_in(stage.operator)
+        visitor.go(f"/operations/{operation_id}")
+        page.get_by_text("It happened", exact=True).click()
+        page.get_by_label("Why, in your words").fill(REMARK)
+
+        def fail(route: Any) -> None:
+            if answer is None:
+                route.abort()
+            else:
+                route.fulfill(
+                    status=answer, content_type="text/html", body="<!doctype html><h1>Whole page</h1>"
+                )
+
+        page.route("**/decision", fail)
+        page.get_by_role("button", name="Review the decision").click()
+        expect(page.get_by_text("it is not known whether this was recorded")).to_be_visible()
+        expect(page.get_by_role("link", name="look at the operation as it is now")).to_be_visible()
+        expect(page.get_by_label("Why, in your words")).to_have_value(REMARK)
+        expect(page.get_by_text("Whole page")).to_have_count(0)
+        expect(page.get_by_role("button", name="Review the decision")).to_be_enabled()
+        visitor.complaints.clear()  # the browser's own lines about the answer that never came
+
+
+# C67
+def test_signing_in_anew_elsewhere_keeps_what_was_written(visit: Any, stage: Scene) -> None:
+    operation_id = stage.unknown()
+    with visit() as visitor:
+        page = visitor.page
+        visitor.sign_in(stage.operator)
+        visitor.go(f"/operations/{operation_id}")
+        page.get_by_text("It happened", exact=True).click()
+        page.get_by_label("Why, in your words").fill(REMARK)
+        page.context.clear_cookies()
+        visitor.page = page.context.new_page()
+        visitor.sign_in(stage.second)
+        page.get_by_role("button", name="Review the decision").click()
+        expect(page.get_by_text("Your session has changed since this page was made")).to_be_visible()
+        expect(page.get_by_label("Why, in your words")).to_have_value(REMARK)
 
 
 # The live queue.

@@ -142,6 +142,7 @@ def test_lists_hold_ones_own_workspace_alone(stage: Scene) -> None:
 # Who may act.
 
 
+# C76
 @pytest.mark.parametrize("role", [role for role in Role if role != Role.OPERATOR])
 def test_whoever_is_no_operator_sees_no_control_and_is_refused(stage: Scene, role: Role) -> None:
     operation_id = stage.unknown()
@@ -190,6 +191,7 @@ def test_an_action_is_no_link(stage: Scene, action: str) -> None:
 # Looking.
 
 
+# C55
 def test_looking_changes_nothing(stage: Scene, operator: Client) -> None:
     names = busy(stage)
     before = everything(stage)
@@ -251,6 +253,7 @@ def test_unknown_is_never_called_failed(stage: Scene, operator: Client) -> None:
         assert "error" not in said
 
 
+# C93
 def test_the_counts_are_those_of_the_tabs(stage: Scene, operator: Client) -> None:
     busy(stage)
     for tab, rows in ((Tab.NEEDS_PERSON, 2), (Tab.DISCREPANCIES, 2), (Tab.RECONCILING, 2), (Tab.RESOLVED, 1)):
@@ -540,6 +543,7 @@ def test_htmx_is_given_the_whole_case_once_it_is_decided(stage: Scene, operator:
     assert "Recorded: it happened." in text_of(response)
 
 
+# C24, C62
 @pytest.mark.parametrize("headers", [{}, HTMX], ids=["page", "fragment"])
 @pytest.mark.parametrize("step", ["review", "record"])
 def test_a_world_that_moved_answers_with_who_and_what_and_keeps_the_remark(
