@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from datetime import datetime
 from functools import cache
 from html import unescape
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +38,7 @@ from reconciliation.api import urls as reconciliation_urls
 from reconciliation.api import views as reconciliation_views
 from tests.arrange import COMPLETED, DECLINED, NOT_SENT, OPAQUE, UNKNOWN, Agent, Arranged, arrange, nonce
 from tests.ledger.api.steps import ask, dispatch, lost, own_arguments, record
+from tests.reconciliation.scene import Receiver, Scene
 
 JSON, PROBLEM = "application/json", "application/problem+json"
 
@@ -615,6 +620,76 @@ def test_a_forbidden_call_has_its_shape(agent: Agent, workspace: Arranged) -> No
     operation_id = record(agent, workspace)
     stranger = Agent(agent._send, workspace.second_token(scopes=["escalate"]))
     assert check_answer(stranger.get(operation_id), "read_operation")["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(
+    ("effects", "answer", "reason"),
+    [
+        ([{}], None, "effect_found"),
+        ([{}, {}], None, "duplicate_effect"),
+        ([{"amount": "12000.00"}], None, "diverged_effect"),
+        ([{"status": "pending"}], None, "in_progress"),
+        ([{"status": "lost in the post"}], None, "unlisted_status"),
+        ([{"status": "failed", "why": "card_declined"}], None, "refused"),
+        ([], None, "absence_unproven"),
+        ([], (503, b"later"), "unclear"),
+        ([], (200, b"<html>"), "unclear"),
+    ],
+)
+def test_what_a_receiver_says_has_its_shape(
+    workspace: Arranged, effects: list[dict[str, Any]], answer: Any, reason: str
+) -> None:
+    with Receiver.listening() as receiver:
+        scene = Scene(workspace, receiver)
+        scene.capability()
+        operation_id = scene.unknown()
+        for effect in effects:
+            receiver.make(operation_id, **effect)
+        receiver.answer = lambda _: answer
+
+        said = scene.agent.call("POST", f"/api/v1/operations/{operation_id}/reconcile", {})
+
+        body = check_answer(said, "reconcile")
+    assert body["verdict"]["reason"] == reason
+    assert len(body["finding"]["items"]) == len(effects)
+
+
+# Requests that nobody thought of.
+
+AT_LEAST = 400  # fewer generated requests than this, and the document has lost its calls
+GENERATES_WITHIN_S = 240  # some ten seconds on two free cores; a hung call hangs no longer than this
+
+
+@pytest.mark.processes
+def test_generated_requests_get_the_answers_that_the_document_gives(
+    agent: Agent, workspace: Arranged, live: str
+) -> None:
+    """Positive and negative ones from the document itself: no error of ours, only documented statuses and media types,
+    every body fits, what is wrong is refused and what is right is not. The seed is in schemathesis.toml."""
+    never_again = ("paused", "not permitted")  # they change the workspace for all that come after them
+    on_record = [make(agent, workspace) for what, (make, *_) in SCENES.items() if what not in never_again]
+    here = Path(__file__).parent
+    command = [
+        str(Path(sys.executable).with_name("st")), "--config-file", str(here / "schemathesis.toml"),
+        "run", f"{live}/api/v1/schema?format=json", "--url", live, "--no-color",
+        "--header", f"Authorization: Bearer {workspace.token}",
+    ]  # fmt: skip
+
+    ended = subprocess.run(
+        command,
+        cwd=here.parents[2],
+        env={**os.environ, "OPERATIONS_ON_RECORD": " ".join(on_record)},
+        capture_output=True,
+        text=True,
+        timeout=GENERATES_WITHIN_S,
+        check=False,
+    )
+
+    print(ended.stdout, ended.stderr)
+    assert ended.returncode == 0, "see above: `Reproduce with` has the call, `Seed` the seed"
+    generated = re.search(r"(\d+) generated, (\d+) passed", ended.stdout)
+    assert generated is not None
+    assert int(generated[1]) == int(generated[2]) >= AT_LEAST
 
 
 # What every answer carries.
