@@ -19,7 +19,7 @@ from ledger.decisions import DenialClass
 from ledger.facts import Facts
 from ledger.models import Capability, Entry, Invocation
 from ledger.services.outcomes import flag
-from ledger.services.writing import SYSTEM, Actor, Locked, Shown, locked
+from ledger.services.writing import SYSTEM, Actor, Locked, Shown, locked, one_by_one
 from ledger.states import AttemptState, Event, Standing, State
 
 
@@ -54,10 +54,12 @@ def expire_leases(*, limit: int) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT workspace_id, operation_id FROM ledger_overdue(%s)", [limit])
         overdue = cursor.fetchall()
-    for workspace_id, operation_id in overdue:
-        with locked(workspace_id, operation_id, SYSTEM):
-            pass  # the lock itself writes an ended lease down, for whoever comes first
-    return len(overdue)
+    return one_by_one(overdue, _write_down)
+
+
+def _write_down(workspace_id: int, operation_id: str) -> bool:
+    with locked(workspace_id, operation_id, SYSTEM) as unit:
+        return unit is not None  # the lock itself writes an ended lease down, for whoever comes first
 
 
 def note_asked(workspace_id: int, operation_id: str, asked_at: datetime) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,8 @@ from ledger import tenancy
 from ledger.facts import Facts
 from ledger.models import Attempt, Entry, Evidence, Invocation, Reservation
 from ledger.states import AttemptState, Event, Standing, State, advance, event_after
+
+logger = logging.getLogger(__name__)
 
 RAW_KEPT = 64 * 1024  # of a body from outside; the digest covers all of it
 PARSED_KEPT = 16 * 1024  # what a page shows of it without asking for the raw bytes
@@ -223,6 +226,23 @@ def hold(row: Invocation, *, lease_until: datetime | None) -> None:
             "lease_until": lease_until,
         },
     )
+
+
+def one_by_one(rows: Iterable[tuple[Any, ...]], act: Callable[..., object]) -> int:
+    """How many rows ``act`` came back true for. One that cannot be acted on, held by another session or not understood
+    by this code, is logged and left for the next time: it must not keep all the others waiting.
+
+    Raises what the database raised when it is gone.
+    """
+    acted = 0
+    for row in rows:
+        try:
+            acted += bool(act(*row))
+        except Exception:
+            if not connection.is_usable():
+                raise
+            logger.exception("%s left %s as it is", getattr(act, "__name__", act), row)
+    return acted
 
 
 def read_facts(workspace_id: int, operation_id: str) -> Facts:

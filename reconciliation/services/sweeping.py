@@ -16,7 +16,7 @@ from django.db import connection
 
 from ledger import tenancy
 from ledger.services import expire_leases
-from ledger.services.writing import locked
+from ledger.services.writing import locked, one_by_one
 from ledger.states import Standing, State
 from reconciliation.models import CLOCK, Case, CaseKind, SweepRun
 from reconciliation.services.cases import (
@@ -94,25 +94,25 @@ def just_swept() -> bool:
 
 
 def _open_cases() -> int:
-    opened = 0
-    for workspace_id, operation_id in (
-        *_rows("SELECT * FROM reconciliation_uncased(%s)", [AT_MOST]),
-        *_rows("SELECT * FROM reconciliation_disputed(%s)", [AT_MOST]),
-    ):
-        opened += open_case(workspace_id, operation_id) is not None
-    for workspace_id, operation_id, kind in _rows("SELECT * FROM reconciliation_parked(%s)", [AT_MOST]):
-        with tenancy.workspace(workspace_id):
-            opened += open_missing(workspace_id, operation_id, kind)
-    return opened
+    unknown = _rows("SELECT * FROM reconciliation_uncased(%s)", [AT_MOST])
+    disputed = _rows("SELECT * FROM reconciliation_disputed(%s)", [AT_MOST])
+    missing = _rows("SELECT * FROM reconciliation_parked(%s)", [AT_MOST])
+    return one_by_one([*unknown, *disputed], open_case) + one_by_one(missing, _open_missing)
+
+
+def _open_missing(workspace_id: int, operation_id: str, kind: str) -> bool:
+    with tenancy.workspace(workspace_id):
+        return open_missing(workspace_id, operation_id, kind)
 
 
 def _close_overtaken() -> int:
-    closed = 0
-    for workspace_id, case_id in _rows("SELECT * FROM reconciliation_overtaken(%s)", [AT_MOST]):
-        with tenancy.workspace(workspace_id):
-            case = lock_case(workspace_id, case_id)
-            closed += case.closed_at is None and _overtake(case)
-    return closed
+    return one_by_one(_rows("SELECT * FROM reconciliation_overtaken(%s)", [AT_MOST]), _close_if_overtaken)
+
+
+def _close_if_overtaken(workspace_id: int, case_id: int) -> bool:
+    with tenancy.workspace(workspace_id):
+        case = lock_case(workspace_id, case_id)
+        return case.closed_at is None and _overtake(case)
 
 
 def _overtake(case: Case) -> bool:

@@ -9,9 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 import pytest
 
 from tests.arrange import UNKNOWN, nonce
@@ -93,11 +95,7 @@ def test_what_a_killed_worker_was_asking_is_asked_by_another(own: Own, service: 
             first.wait(10)
     assert conclusions(own, operation_id) == []
     if lease == "made to have ended":
-        own.change(
-            "UPDATE reconciliation_case SET leased_until = clock_timestamp() - interval '1 s'"
-            " WHERE operation_id = %s",
-            operation_id,
-        )
+        end_lease(own, operation_id)
     with sweeping(**own.env):  # needs no broker, and does not know that anybody was there before
         assert own.settled(operation_id, within_s=80) == "completed"
     assert [(v, f > fence) for v, f in conclusions(own, operation_id) if v == "settle"] == [("settle", True)]
@@ -117,6 +115,92 @@ def publish_sweeps(own: Own, times: int = 1) -> None:
     )
     env = {**os.environ, **own.env, "DJANGO_SETTINGS_MODULE": "config.settings"}
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, check=True, timeout=60)
+
+
+# F7 I3 I6: a worker stands still while it asks, wakes up when another has concluded, and changes nothing any more
+def test_the_answer_of_a_worker_that_was_overtaken_is_kept_and_changes_nothing(
+    own: Own, service: str
+) -> None:
+    with worker(own) as slow:
+        operation_id = unknown(own, service)
+        with own.frozen_receiver():
+            publish_sweeps(own)
+            fence = wait_until(lambda: asking(own, operation_id), within_s=40)
+            os.killpg(slow.pid, signal.SIGSTOP)
+        end_lease(own, operation_id)
+        with sweeping(**own.env):
+            assert own.settled(operation_id, within_s=60) == "completed"
+        before = own.rows("SELECT version FROM ledger_invocation WHERE operation_id = %s", operation_id)
+        os.killpg(slow.pid, signal.SIGCONT)
+        wait_until(lambda: ("dropped", fence) in conclusions(own, operation_id), within_s=30)
+    assert own.rows("SELECT version FROM ledger_invocation WHERE operation_id = %s", operation_id) == before
+    assert [v for v, _ in conclusions(own, operation_id)].count("settle") == 1
+
+
+# I10: one operation that this code cannot judge, as after a downgrade, or that a session holds, keeps no other waiting
+def test_a_sweep_goes_past_what_it_cannot_act_on(own: Own, service: str) -> None:
+    stuck, held, well = (unknown_at_lease_end(own, service) for _ in range(3))
+    copied = own.change(
+        "INSERT INTO ledger_capability SELECT (jsonb_populate_record(c, jsonb_build_object('id', nextval("
+        "pg_get_serial_sequence('ledger_capability', 'id')), 'version', 1000, 'current', false,"
+        " 'contract', '{\"deduplicates\": \"telepathy\"}'::jsonb))).* FROM ledger_capability c WHERE c.current"
+    )
+    assert copied == 1
+    own.change("ALTER TABLE ledger_invocation DISABLE TRIGGER ALL")
+    own.change(
+        "UPDATE ledger_invocation SET capability_id = (SELECT id FROM ledger_capability WHERE version = 1000)"
+        " WHERE operation_id = %s",
+        stuck,
+    )
+    own.change("ALTER TABLE ledger_invocation ENABLE TRIGGER ALL")
+    with psycopg.connect(own.postgres.superuser_url) as somebody:
+        somebody.execute("SELECT 1 FROM ledger_invocation WHERE operation_id = %s FOR UPDATE", [held])
+        with sweeping(**own.env) as sweep:
+            assert own.settled(well, within_s=60) == "completed"
+            assert sweep.poll() is None
+            somebody.rollback()
+            assert own.settled(held, within_s=60) == "completed"
+            assert own.state(stuck) in ("dispatched", "unknown")
+    # What it could not act on is still there, and nobody was let past.
+    again = own.agent(service).ask(stuck, 1, nonce=nonce())
+    assert again.status_code >= 400 and "permit" not in again.json()
+    own.change("ALTER TABLE ledger_invocation DISABLE TRIGGER ALL")
+    own.change(
+        "UPDATE ledger_invocation SET capability_id = (SELECT id FROM ledger_capability WHERE current)"
+        " WHERE operation_id = %s",
+        stuck,
+    )
+    own.change("ALTER TABLE ledger_invocation ENABLE TRIGGER ALL")
+
+
+def unknown_at_lease_end(own: Own, service: str) -> str:
+    """An operation with an effect, whose runtime died: its lease is over, and nobody has written that down."""
+    operation_id = own.operation_id()
+    intent = own.intent(operation_id, dispatch=True)
+    answer = own.agent(service).put_intent(operation_id, intent, nonce=nonce())
+    own.make_effect(operation_id, answer.json()["permit"])
+    return operation_id
+
+
+def end_lease(own: Own, operation_id: str) -> None:
+    """The lease of its case is over now, rather than after three quarters of a minute."""
+    own.change(
+        "UPDATE reconciliation_case SET leased_until = clock_timestamp() - interval '1 s' WHERE operation_id = %s",
+        operation_id,
+    )
+
+
+# I10: worker and beat outlive a crash of the database
+@pytest.mark.long
+def test_worker_and_beat_go_on_after_a_crash_of_the_database(own: Own, service: str) -> None:
+    with worker(own) as working, beat(own) as beating:
+        assert own.settled(unknown(own, service), within_s=60) == "completed"
+        left = unknown(own, service)
+        own.stop_postgres_at_once()
+        time.sleep(8)
+        own.start_postgres()
+        assert own.settled(left, within_s=90) == "completed"
+        assert (working.poll(), beating.poll()) == (None, None)
 
 
 # F9 F18 I16: two beats, two sweeps without a broker, every message of a look-up doubled
