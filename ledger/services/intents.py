@@ -418,7 +418,8 @@ def _insert(caller: Caller, prepared: Prepared) -> Locked:
     if waited:
         for evidence in waited:
             unit.keep(
-                Shown.of(bytes(evidence.raw or b"")),
+                # As it came: what is kept of it may be cut, its digest covers all of it.
+                Shown(bytes(evidence.raw or b""), bytes(evidence.raw_sha256), evidence.raw_size, None),
                 source="runtime",
                 claim=evidence.kind,
                 stored_as="parked",

@@ -105,7 +105,7 @@ def _report(reporter: Reporter, operation_id: str, number: int, body: Body) -> A
         elif number > len(unit.facts.attempts):
             if caller is not None:
                 check_covers(caller, unit.facts.capability, unit.facts.row["actor_subject"])
-            refusal = _store_unpermitted(unit, number, body)
+            refusal = _store_unpermitted(unit, number, body, permitted=caller is None)
         else:
             attempt = unit.facts.attempts[number - 1]
             holder = _holds(reporter, attempt, unit.facts)
@@ -175,23 +175,30 @@ def park(
         )
 
 
-def _store_unpermitted(unit: Locked, number: int, body: Body) -> errors.Refusal:
-    """The report of an attempt that nobody permitted. A receiver's answer that shows the effect disputes a record that
-    knows of none: dispatching it (again) would make a second one. Everything else waits for a person."""
+def _store_unpermitted(unit: Locked, number: int, body: Body, *, permitted: bool) -> errors.Refusal:
+    """The report of an attempt that is not on record.
+
+    A receiver's answer that shows the effect disputes a record that knows of none: dispatching it (again) would make a
+    second one. So does a permit of ours (``permitted``) for an attempt that the record has forgotten, as a restored
+    backup does, unless its holder can say that there was no effect. Everything else waits for a person.
+    """
     report = body.report
-    settled_without = unit.facts.recorded_state in (State.INTENDED, State.DENIED, State.WITHDRAWN)
-    if settled_without and report is not None and report.claim is Claim.COMPLETED and report.shows_effect:
+    counted = AttemptState.LOST if report is None else count(report, unit.facts.contract).attempt
+    disputes = counted is AttemptState.COMPLETED or (permitted and counted is AttemptState.LOST)
+    if disputes and unit.facts.recorded_state in (State.INTENDED, State.DENIED, State.WITHDRAWN):
+        why = "effect_without_a_permit" if counted is AttemptState.COMPLETED else "permit_not_on_record"
+        shows_answer = report is not None and report.has_receiver_evidence
         unit.keep(
             _shown(body),
-            source=EvidenceSource.RECEIVER_RESPONSE,
-            claim=report.claim,
+            source=EvidenceSource.RECEIVER_RESPONSE if shows_answer else EvidenceSource.RUNTIME,
+            claim="unreadable" if report is None else report.claim,
             stored_as="parked",
             by=unit.actor.name,
             attempt=number,
-            reference=report.receiver_reference,
-            scope="effect_without_a_permit",
+            reference=None if report is None else report.receiver_reference,
+            scope=why,
         )
-        detail = {"attempt": number, "why": "effect_without_a_permit"}
+        detail = {"attempt": number, "why": why}
         unit.write(Event.DISPUTE, detail=detail, standing=Standing.DISCREPANCY)
         unit.reread()
     elif not _is_repeat(unit, number, body, "parked"):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from ledger import services, tenancy
+from ledger.keys import current
 from ledger.models import Runtime
+from ledger.permits import read, sign
 from ledger.services.writing import SYSTEM
 from ledger.states import Standing
 from tests.arrange import (
@@ -570,6 +573,19 @@ def test_an_outcome_of_nothing_on_record_is_parked_and_met_by_its_intent(
     assert workspace.parked(operation_id)[0].matched_at is not None
 
 
+def test_parked_evidence_that_was_cut_keeps_the_digest_of_all_of_it(
+    agent: Agent, workspace: Arranged
+) -> None:
+    operation_id, raw = workspace.operation_id(), b"x" * 300_000
+    problem(agent.report(operation_id, 1, raw=raw), 404, "no-ledger-entry")
+    ok(agent.put_intent(operation_id, workspace.intent()), 201)
+
+    (kept,) = workspace.evidence(operation_id)
+
+    assert (bytes(kept.raw), kept.raw_size) == (raw[: 64 * 1024], len(raw))
+    assert bytes(kept.raw_sha256) == hashlib.sha256(raw).digest()
+
+
 def test_a_warm_process_meets_parked_evidence_too(agent: Agent, workspace: Arranged) -> None:
     record(agent, workspace)  # from now on intents take the one-statement path
     operation_id = workspace.operation_id()
@@ -615,6 +631,36 @@ def test_an_effect_without_a_permit_is_a_discrepancy(agent: Agent, workspace: Ar
     problem(agent.ask(operation_id, number, nonce=nonce()), 409, "discrepancy")
     disputes = [entry for entry in workspace.entries(operation_id) if entry.event == "dispute"]
     assert len(disputes) == 1
+
+
+# F42: the backup that was restored has forgotten a dispatch; the permit proves it
+@pytest.mark.parametrize(
+    ("raw", "disputes"),
+    [
+        (json.dumps(UNKNOWN).encode(), True),
+        (json.dumps({"outcome": "completed"}).encode(), True),
+        (b"{", True),
+        (json.dumps(NOT_SENT).encode(), False),
+        (json.dumps(DECLINED).encode(), False),
+    ],
+)
+def test_a_permit_the_record_has_forgotten_is_a_discrepancy(
+    agent: Agent, workspace: Arranged, raw: bytes, disputes: bool
+) -> None:
+    operation_id = record(agent, workspace)
+    known = ask(agent, record(agent, workspace), 1)
+    statement = replace(read(known.token, current()), operation_id=operation_id)
+    forgotten = sign(statement, current())
+
+    body = problem(_bearing(forgotten).report(operation_id, 1, raw=raw), 409, "stale-attempt")
+
+    assert (body["recorded"], body["stored_as"]) == (True, "parked")
+    after = ok(agent.get(operation_id))
+    assert (after["state"], after["case"]["standing"]) == (
+        ("unknown", "discrepancy") if disputes else ("intended", "none")
+    )
+    if disputes:
+        problem(agent.ask(operation_id, 1, nonce=nonce()), 409, "discrepancy")
 
 
 # C14
