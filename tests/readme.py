@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import textwrap
 from pathlib import Path
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -73,8 +75,37 @@ def permit_check() -> str:
     return f"```python\n{found[1]}```"
 
 
+def runtime_loop() -> str:
+    """tests/loop.py, which tests/test_loop.py runs."""
+    text = (README.parent / "tests/loop.py").read_text(encoding="utf-8")
+    return f"```python\n{text[text.index('import secrets') :]}```"
+
+
+def lookup_block() -> str:
+    """The keys of an ``http_lookup`` block and their rules, as its reader documents them."""
+    from reconciliation.reconcilers import http_plan
+
+    _, _, block, rules = _documented(http_plan).split("\n\n", 3)
+    return f"```yaml\n{textwrap.dedent(block)}\n```\n\n{rules}"
+
+
+def unclear_words() -> str:
+    """Every ``why`` of a look-up that proved nothing."""
+    from reconciliation.reconcilers import http_lookup
+
+    return _documented(http_lookup).split("\n\n", 2)[2].strip("\n")
+
+
+def _documented(thing: object) -> str:
+    """A docstring with Markdown's code marks."""
+    return inspect.cleandoc(thing.__doc__ or "").replace("``", "`")
+
+
 TABLES = {
     "permit": permit_check,
+    "loop": runtime_loop,
+    "lookup": lookup_block,
+    "why": unclear_words,
     "decisions": decision_table,
     "problems": problem_table,
     "settings": settings_table,
