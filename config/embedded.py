@@ -73,7 +73,10 @@ def hold(data: Path) -> Iterator[None]:
                 time.sleep(patience)
         else:
             file.seek(0)
-            raise CannotStart(f"{data} is in use by process {file.read().strip() or 'unknown'}.")
+            holder = file.read().strip() or "unknown"
+            raise CannotStart(
+                f"{data} is in use by process {holder}. Stop that one first, or set COUNTERFOIL_DATA to another folder."
+            )
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
@@ -557,6 +560,13 @@ def _check_keys(env: Mapping[str, str]) -> None:
         Keyring.load(Path(env["COUNTERFOIL_KEYS"]), create=bool(row and row[0]))
     except psycopg.OperationalError as error:
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}".strip()) from error
+    except psycopg.ProgrammingError as error:
+        said = (
+            str(error).strip().replace(env["DATABASE_URL"], "…")
+        )  # it quotes the address, password included
+        raise CannotStart(
+            f"DATABASE_URL is no address of a PostgreSQL (postgresql://user:password@host/name): {said}"
+        ) from error
     except KeysMissing as error:
         raise CannotStart(str(error)) from error
 

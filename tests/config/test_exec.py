@@ -137,6 +137,29 @@ def test_health_is_refused_until_every_migration_is_applied() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        # Nobody listens there.
+        ("postgresql://counterfoil:hush@127.0.0.1:1/counterfoil", "does not answer"),
+        # Not an address at all.
+        ("mysql://counterfoil:hush@127.0.0.1/counterfoil", "is no address of a PostgreSQL"),
+        ("postgresql://counterfoil:hush@127.0.0.1/counterfoil?colour=red", "is no address of a PostgreSQL"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_said_in_one_sentence_without_its_password(
+    tmp_path: Path, address: str, why: str
+) -> None:
+    ran = python(
+        *("-m", "config.embedded", "exec", "--data", str(tmp_path), "--", "true"),
+        env=clean_env(DATABASE_URL=address, REDIS_URL="redis://127.0.0.1:1/0"),
+    )
+
+    assert ran.returncode == 1
+    assert why in ran.stderr
+    assert "Traceback" not in ran.stderr and "hush" not in ran.stderr
+
+
+@pytest.mark.parametrize(
     ("command", "why"),
     [
         (["exec"], "exec needs a command"),
