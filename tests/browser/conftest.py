@@ -15,9 +15,6 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.browser.scenes import PASSWORD, Scene, busy, scene
 
-# Playwright's synchronous interface runs a loop in this thread; the scenes' queries run beside it, one at a time.
-os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
-
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 PATIENCE_MS = 8_000  # a selector that is not there would cost half a minute
 WIDE, PHONE, NARROWEST = 1280, 390, 320
@@ -29,16 +26,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The machine's Chromium; a skip that says so where there is none."""
+    """The machine's Chromium; a skip that says so where there is none. It is gone before other tests run."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         reason = "needs Chromium: on Debian, apt-get install chromium"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    with sync_playwright() as playwright:
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        # Playwright's synchronous interface runs a loop in this thread; the scenes' queries run beside it, in turn.
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # root has no user namespace to hide in
         browser = playwright.chromium.launch(executable_path=found, args=flags)
         yield browser

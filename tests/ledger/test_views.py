@@ -94,7 +94,9 @@ def test_a_person_looks_into_the_workspaces_of_their_own_alone(workspace: Arrang
     client = browser(somebody)
     for asked, seen in ((second, second), (foreign, second), (workspace, workspace)):
         client.post("/workspace", {"workspace": asked.id})
-        ribbon = re.search(r'<header class="ribbon".*?</header>', client.get("/operations").content.decode(), re.DOTALL)
+        ribbon = re.search(
+            r'<header class="ribbon".*?</header>', client.get("/operations").content.decode(), re.DOTALL
+        )
         assert ribbon is not None
         assert seen.name in ribbon[0]
         assert "TEST" in ribbon[0]
