@@ -20,7 +20,7 @@ PEOPLE = ROOT / "config" / "demo.yaml"
 RECORDING = ROOT / "reconciliation" / "rehearsal" / "recording.jsonl"
 LOGINS = {
     "olive@example.org": "operator: settles what is unknown",
-    "ada@example.org": "approver: decides on what waits for a person",
+    "ada@example.org": "approver and operator: the second person, where two must agree",
     "alan@example.org": "admin and auditor",
 }
 # Long enough for look-ups to settle what they can, short enough to watch.
@@ -59,6 +59,7 @@ def demo(data: Path, base_url: str, manage: Manage, say: Callable[[str], None]) 
     ):
         say("demo: the recording was not played to a clean end (see above)")
     say(f"\nWhat only a person can settle waits at {base_url}/unknowns (Ctrl-C stops everything)")
+    say(f"sign in as {next(iter(LOGINS))} with {password}")
 
 
 def _password(data: Path) -> str:
