@@ -291,7 +291,8 @@ class NotSupersedable(Refusal):
 class AlreadyCompensated(Refusal):
     """The operation named in `compensates` has a compensation already.
 
-    Nothing was recorded. Read that operation: its compensation is an operation of its own and may be under way.
+    Nothing was recorded. Read that operation: its compensation is an operation of its own and may be under way. One that
+    was denied is withdrawn before there can be another.
     """
 
     code = "already-compensated"
@@ -302,7 +303,8 @@ class AlreadyCompensated(Refusal):
 class EvidenceConflict(Refusal):
     """The report contradicts what is on record.
 
-    It was kept as evidence and changed nothing by itself. Do not dispatch: an operator compares both.
+    It was kept as evidence. Do not dispatch. Where it shows an effect that was said not to exist, the operation waits
+    until an operator has compared both.
     """
 
     code = "evidence-conflict"

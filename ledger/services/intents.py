@@ -289,7 +289,7 @@ def _create(
             capability = _capability(caller, intent.capability)
             prepared = prepare(intent, capability, fernet=keys.fernet, pepper=keys.pepper)
             unit = _insert(caller, prepared)
-            relate(unit, intent)
+            relate(unit, intent, caller)
             answer = Answer(unit.facts, created=True)
             if hashed is not None:
                 granted, _ = grant(unit, 1, hashed, caller)

@@ -82,7 +82,7 @@ def _report_completed(reporter: Reporter, operation_id: str, number: int, body: 
                 operation_id,
                 number,
                 nonce_hash(reporter.nonce),
-                EvidenceSource.RECEIVER_RESPONSE,
+                _source(report),
                 report.receiver_reference,
                 None if report.result is None else orjson.dumps(report.result).decode(),
                 shown.raw,
@@ -184,13 +184,18 @@ def _store_unpermitted(unit: Locked, number: int, body: Body, *, permitted: bool
     """
     report = body.report
     counted = AttemptState.LOST if report is None else count(report, unit.facts.contract).attempt
-    disputes = counted is AttemptState.COMPLETED or (permitted and counted is AttemptState.LOST)
-    if disputes and unit.facts.recorded_state in (State.INTENDED, State.DENIED, State.WITHDRAWN):
-        why = "effect_without_a_permit" if counted is AttemptState.COMPLETED else "permit_not_on_record"
-        shows_answer = report is not None and report.has_receiver_evidence
+    shows_effect = counted is AttemptState.COMPLETED
+    if unit.facts.recorded_state in _WITHOUT_EFFECT:
+        acts = shows_effect or (permitted and counted is AttemptState.LOST)
+    else:
+        acts = shows_effect and report is not None and _matters(unit, report, permitted=permitted)
+    if _is_repeat(unit, number, body, "parked"):
+        pass  # kept, and acted upon, before
+    elif acts:
+        why = "effect_without_a_permit" if shows_effect else "permit_not_on_record"
         unit.keep(
             _shown(body),
-            source=EvidenceSource.RECEIVER_RESPONSE if shows_answer else EvidenceSource.RUNTIME,
+            source=_source(report),
             claim="unreadable" if report is None else report.claim,
             stored_as="parked",
             by=unit.actor.name,
@@ -198,16 +203,44 @@ def _store_unpermitted(unit: Locked, number: int, body: Body, *, permitted: bool
             reference=None if report is None else report.receiver_reference,
             scope=why,
         )
-        detail = {"attempt": number, "why": why}
-        unit.write(Event.DISPUTE, detail=detail, standing=Standing.DISCREPANCY)
-        unit.reread()
-    elif not _is_repeat(unit, number, body, "parked"):
+        _account_for(unit, report, detail={"attempt": number, "why": why})
+    else:
         park(unit.row.workspace_id, unit.row.operation_id, number, body.raw, unit.actor.name)
     return errors.StaleAttempt(
         "No such attempt is on record; the report was kept.",
         extra={**_PARKED, "next_attempt": unit.facts.next_attempt},
         facts=unit.facts,
     )
+
+
+_WITHOUT_EFFECT = frozenset({State.INTENDED, State.DENIED, State.WITHDRAWN})
+
+
+def _matters(unit: Locked, report: Report, *, permitted: bool) -> bool:
+    """Whether an effect that is no permitted attempt's says something new of an operation that may have one."""
+    if not (permitted or report.shows_success):
+        return False  # from others than a permit's holder only the receiver's answer counts
+    if unit.facts.recorded_state is State.COMPLETED:
+        return _is_another(unit, report)
+    return unit.facts.standing is Standing.NONE
+
+
+def _account_for(unit: Locked, report: Report | None, *, detail: Mapping[str, Any]) -> None:
+    """An effect is shown that no attempt can take: its own is not on record, or was said to have none.
+
+    It disputes a record that knows of no effect, completes one that is not settled (no further attempt can then be
+    permitted), and beside another reference it is a second one. None: only that there may be one.
+    """
+    state = unit.facts.recorded_state
+    if state in _WITHOUT_EFFECT:
+        unit.write(Event.DISPUTE, detail=detail, standing=Standing.DISCREPANCY)
+    elif report is not None and state is not State.COMPLETED and unit.facts.standing is Standing.NONE:
+        unit.write(Event.COMPLETE, detail={**detail, "source": "runtime"}, **_completed_columns(unit, report))
+    else:
+        unit.write("evidence_conflict", detail=detail)
+    unit.reread()
+    if report is not None and unit.facts.recorded_state is State.COMPLETED:
+        _compare(unit, report)
 
 
 def _store(
@@ -226,7 +259,11 @@ def _store(
         return stored_as, conflict
     _keep(unit, attempt, body, report, counted, stored_as)
     if conflict is not None:
-        unit.write("evidence_conflict", detail={"attempt": attempt.number, "said": counted.attempt})
+        detail = {"attempt": attempt.number, "why": "evidence_conflict", "said": counted.attempt}
+        if counted.attempt is AttemptState.COMPLETED:
+            _account_for(unit, report, detail=detail)
+        else:
+            unit.write("evidence_conflict", detail=detail)
     elif counts:
         _apply(unit, attempt, report, counted, holder=holder)
     else:
@@ -272,6 +309,12 @@ def _is_repeat(unit: Locked, number: int, body: Body, stored_as: str) -> bool:
     ).exists()
 
 
+def _source(report: Report | None) -> EvidenceSource:
+    """Whose word it is: a reference without the receiver's answer is the runtime's own."""
+    shows_answer = report is not None and report.has_receiver_evidence
+    return EvidenceSource.RECEIVER_RESPONSE if shows_answer else EvidenceSource.RUNTIME
+
+
 def _shown(body: Body) -> Shown:
     return Shown.of(body.raw, body.parsed)
 
@@ -281,7 +324,7 @@ def _keep(
 ) -> None:
     unit.keep(
         _shown(body),
-        source=EvidenceSource.RECEIVER_RESPONSE if report.has_receiver_evidence else EvidenceSource.RUNTIME,
+        source=_source(report),
         claim=report.claim,
         stored_as=stored_as,
         by=unit.actor.name,
@@ -317,15 +360,9 @@ def _apply(unit: Locked, attempt: AttemptFacts, report: Report, counted: Counted
 
 
 def _outcome_columns(unit: Locked, report: Report, counted: Counted) -> Mapping[str, Any]:
-    columns: dict[str, Any] = {"outcome_source": "runtime", "settled_at": unit.now}
     if counted.attempt is AttemptState.COMPLETED:
-        return {
-            **columns,
-            "outcome": "completed",
-            "receiver_reference": report.receiver_reference,
-            "result": None if report.result is None else orjson.dumps(report.result).decode(),
-            **dict.fromkeys(_DENIAL),
-        }
+        return _completed_columns(unit, report)
+    columns: dict[str, Any] = {"outcome_source": "runtime", "settled_at": unit.now}
     if counted.attempt is AttemptState.LOST:
         return columns
     return {
@@ -333,6 +370,17 @@ def _outcome_columns(unit: Locked, report: Report, counted: Counted) -> Mapping[
         "outcome": "denied",
         "result": None if report.result is None else orjson.dumps(report.result).decode(),
         **_denial_columns(unit, counted),
+    }
+
+
+def _completed_columns(unit: Locked, report: Report) -> Mapping[str, Any]:
+    return {
+        "outcome_source": "runtime",
+        "settled_at": unit.now,
+        "outcome": "completed",
+        "receiver_reference": report.receiver_reference,
+        "result": None if report.result is None else orjson.dumps(report.result).decode(),
+        **dict.fromkeys(_DENIAL),
     }
 
 
@@ -368,10 +416,15 @@ def _compare(unit: Locked, report: Report) -> None:
         # An answer to the call may say less than the receiver's record: what it does not say is not another value.
         if any(mismatch.found != matching.printable(matching.ABSENT) for mismatch in mismatches):
             flags.append(DIVERGED)
-    known = unit.row.receiver_reference
-    if known is not None and report.receiver_reference not in (None, known):
+    if _is_another(unit, report):
         flags.append(DUPLICATE)
     flag(unit, flags)
+
+
+def _is_another(unit: Locked, report: Report) -> bool:
+    """Whether it names another effect than the one on record."""
+    known = unit.row.receiver_reference
+    return known is not None and report.receiver_reference not in (None, known)
 
 
 def flag(unit: Locked, flags: list[str]) -> None:
