@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.browser.scenes import PASSWORD, Scene, busy, scene
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
-PATIENCE_MS = 8_000  # a selector that is not there would cost half a minute
+PATIENCE_MS = 20_000  # on two busy cores a page can take seconds; a test that passes waits for nothing
+expect.set_options(timeout=PATIENCE_MS)
 WIDE, PHONE, NARROWEST = 1280, 390, 320
 
 
