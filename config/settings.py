@@ -268,6 +268,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "defaultModelsExpandDepth": 0},
     "DEFAULT_GENERATOR_CLASS": "ledger.api.schema.Generator",
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # the values are words already
     "ENUM_NAME_OVERRIDES": {

@@ -18,6 +18,7 @@ from rest_framework.views import APIView
 from ledger import errors
 from ledger.api import shapes
 from ledger.api.authentication import RuntimeToken
+from ledger.api.explained import Explained, explained
 
 OPERATION_ID = OpenApiParameter("operation_id", str, OpenApiParameter.PATH, pattern=shapes.NAME_PATTERN)
 NUMBER = OpenApiParameter("number", str, OpenApiParameter.PATH, pattern="^[1-9][0-9]{0,3}$")
@@ -40,15 +41,19 @@ def problems(
     ),
 ) -> dict[Any, Any]:
     """Responses for the refusals that a call can answer with, grouped by status, besides those that most calls have."""
-    by_status: dict[int, set[str]] = {}
-    for refusal in (*everywhere, *refusals):
-        by_status.setdefault(refusal.status, set()).add(refusal.code)
+    by_status: dict[int, list[Explained]] = {}
+    for one in explained():
+        if one.refusal in (*everywhere, *refusals):
+            by_status.setdefault(one.refusal.status, []).append(one)
     return {
         (status, "application/problem+json"): OpenApiResponse(
             shapes.Problem,
-            description=" · ".join(f"[{code}](/api/v1/problems#{code})" for code in sorted(codes)),
+            description=" · ".join(
+                f"[{one.refusal.code}](/api/v1/problems#{one.refusal.code})" for one in all_of_it
+            ),
+            examples=[OpenApiExample(one.refusal.code, dict(one.example)) for one in all_of_it],
         )
-        for status, codes in sorted(by_status.items())
+        for status, all_of_it in sorted(by_status.items())
     }
 
 

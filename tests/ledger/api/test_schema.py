@@ -662,7 +662,7 @@ GENERATES_WITHIN_S = 240  # some ten seconds on two free cores; a hung call hang
 
 @pytest.mark.processes
 def test_generated_requests_get_the_answers_that_the_document_gives(
-    agent: Agent, workspace: Arranged, live: str
+    agent: Agent, workspace: Arranged, live: str, tmp_path: Path
 ) -> None:
     """Positive and negative ones from the document itself: no error of ours, only documented statuses and media types,
     every body fits, what is wrong is refused and what is right is not. The seed is in schemathesis.toml."""
@@ -677,8 +677,8 @@ def test_generated_requests_get_the_answers_that_the_document_gives(
 
     ended = subprocess.run(
         command,
-        cwd=here.parents[2],
-        env={**os.environ, "OPERATIONS_ON_RECORD": " ".join(on_record)},
+        cwd=tmp_path,  # it keeps notes
+        env={**os.environ, "PYTHONPATH": str(here.parents[2]), "OPERATIONS_ON_RECORD": " ".join(on_record)},
         capture_output=True,
         text=True,
         timeout=GENERATES_WITHIN_S,
