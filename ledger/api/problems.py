@@ -20,7 +20,7 @@ from ledger.facts import Facts
 from ledger.intake import valid_name
 from ledger.states import State
 
-AGAIN_WITHIN_S = 5.0  # after a longer wait the caller has waited enough: it is told, and asks again when it likes
+AGAIN_WITHIN_S = 5.0  # after a longer wait the caller is told, and asks again when it likes
 
 logger = logging.getLogger("ledger.api")
 
@@ -48,6 +48,8 @@ def problem_body(refusal: errors.Refusal, operation_id: str | None = None) -> di
         body["status_url"] = f"/api/v1/operations/{operation_id}"
     if refusal.retry_after is not None:
         body["retry_after"] = refusal.retry_after
+    if isinstance(refusal, errors.NoLedgerEntry) and "operation_id" in body:
+        body["decision"] = decision_body(None)
     if facts is not None:
         body["invocation_id"] = facts.invocation_id
         body["state"] = facts.state
@@ -128,7 +130,7 @@ def answers_problems(
                     return view(request, *args, **kwargs)
                 except errors.Refusal as refusal:
                     return problem_response(refusal, operation_id)
-                except Exception as error:  # the API's outermost door: whatever it was, the caller gets a typed answer
+                except Exception as error:  # the API's outermost door: whatever it was, the answer is typed
                     if not is_down(error):
                         logger.exception("unexpected error: %s %s", request.method, request.path)
                         unexpected = when_unavailable is errors.Unavailable

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from ledger.decisions import Action, DenialClass, Reason
+from ledger.decisions import Action, DenialClass, Reason, Situation, decide
 from ledger.facts import AttemptFacts, Facts
 from ledger.services.permits import Permit
 from ledger.states import AttemptState, State
@@ -16,7 +16,7 @@ from ledger.states import AttemptState, State
 def operation_body(
     facts: Facts, *, replayed: bool = False, permit: Permit | None = None, stored_as: str | None = None
 ) -> dict[str, Any]:
-    """The operation body of every call (DESIGN §5). ``permit`` and ``stored_as`` belong to one call only."""
+    """The operation body of every call. ``permit`` and ``stored_as`` belong to one call only."""
     row = facts.row
     body: dict[str, Any] = {
         "operation_id": row["operation_id"],
@@ -65,15 +65,15 @@ def operation_body(
     return body
 
 
-def decision_body(facts: Facts) -> dict[str, Any]:
-    """What a caller without a permit is to do."""
-    decision = facts.decision
+def decision_body(facts: Facts | None) -> dict[str, Any]:
+    """What a caller without a permit is to do. None: there is no entry."""
+    decision = decide(Situation(state=None)) if facts is None else facts.decision
     return {
         "action": decision.action,
         "reason": decision.reason,
         "dispatch_allowed": False,
-        "next_attempt": facts.next_attempt,
-        "retry_at": z(facts.retry_at),
+        "next_attempt": None if facts is None else facts.next_attempt,
+        "retry_at": None if facts is None else z(facts.retry_at),
     }
 
 

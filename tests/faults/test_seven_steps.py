@@ -255,6 +255,7 @@ def test_branch_four_without_an_entry_it_fails_closed_and_a_person_is_told(
     ):
         assert (answer.status_code, answer.json()["code"]) == (404, "no-ledger-entry")
         assert answer.json()["retryable"] is False
+        assert answer.json()["decision"]["action"] == "stop"
 
     def case() -> Any:
         with tenancy.workspace(workspace.id), connection.cursor() as cursor:

@@ -83,6 +83,13 @@ def test_an_attempt_of_nothing_on_record_fails_closed(agent: Agent) -> None:
 
     assert body["effect_may_have_happened"] is True
     assert body["operation_id"] == "op-nobody-knows"
+    assert body["decision"] == {
+        "action": "stop",
+        "reason": "no_ledger_entry",
+        "dispatch_allowed": False,
+        "next_attempt": None,
+        "retry_at": None,
+    }
 
 
 # C14
