@@ -130,11 +130,6 @@ class Facts:
         return next((a for a in self.attempts if a.at(self.now) is AttemptState.OPEN), None)
 
     @cached_property
-    def lease_is_over(self) -> bool:
-        """An attempt stands open in the record although its lease has ended: somebody has yet to write that down."""
-        return any(a.state is AttemptState.OPEN and a.lease_until <= self.now for a in self.attempts)
-
-    @cached_property
     def is_too_old(self) -> bool:
         """Only what was never dispatched, refused or disputed is given up by age."""
         valid_until = moment(self.row["intent_valid_until"])

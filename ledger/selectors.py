@@ -72,15 +72,6 @@ def _covers(caller: Caller, facts: Facts) -> bool:
 # For the apps above this one, which read the record through these only.
 
 
-def invocation_of(workspace_id: int, operation_id: str) -> Invocation | None:
-    """The row with its capability, receiver and task, None where there is none. Needs the workspace's transaction."""
-    return (
-        Invocation.objects.select_related("capability", "receiver", "task")
-        .filter(workspace_id=workspace_id, operation_id=operation_id)
-        .first()
-    )
-
-
 def entries_of(invocation_id: str, *, limit: int) -> list[Entry]:
     """The newest ``limit`` entries of an operation, oldest first. Needs the workspace's transaction."""
     newest = Entry.objects.filter(invocation_id=invocation_id).order_by("-position")[:limit]

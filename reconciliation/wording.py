@@ -15,7 +15,7 @@ from typing import Any
 from ledger import matching
 from ledger.facts import Facts
 from ledger.states import AttemptState, Standing, State
-from ledger.wording import FLAGS, SOURCES, STATES, Loudness, badge, told, words
+from ledger.wording import FLAGS, SOURCES, Loudness, badge, told, words
 from reconciliation.findings import ItemStatus
 from reconciliation.models import CaseKind
 from reconciliation.resolutions import Kind, Need, Offer
@@ -493,8 +493,3 @@ def choices(offers: Sequence[Offer]) -> tuple[Choice, ...]:
         )
         for offer in offers
     )
-
-
-def state_word(state: State | None) -> str:
-    """The state's word; a name without a record has none."""
-    return "No record" if state is None else STATES[state]

@@ -265,7 +265,7 @@ class ParkedEvidence(models.Model):
 
 
 class Grant(models.Model):
-    """The standing of an approval as a permit sees it; written by approvals through ``services.record_grant``."""
+    """The standing of an approval as a permit sees it. Nobody can approve yet: a permit finds none, and waits."""
 
     invocation = models.OneToOneField(Invocation, models.PROTECT, primary_key=True, related_name="grant")
     workspace = Shared(Workspace)

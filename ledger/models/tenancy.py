@@ -18,24 +18,13 @@ from django.db.models.functions import Now
 
 
 class Role(models.TextChoices):
-    """What a member may do in a workspace (DESIGN: roles)."""
+    """What a member may do in a workspace."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     APPROVER = "approver"
     AUDITOR = "auditor"
     ADMIN = "admin"
-
-
-class Scope(models.TextChoices):
-    """What a runtime's token may do. There is no scope that decides: people decide."""
-
-    INTENT = "intent"
-    PERMIT = "permit"
-    OUTCOME = "outcome"
-    RECONCILE = "reconcile"
-    ESCALATE = "escalate"
-    READ = "read"
 
 
 class Workspace(models.Model):

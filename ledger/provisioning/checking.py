@@ -51,6 +51,7 @@ from ledger.provisioning.plan import (
 
 ROLES: Final = ("viewer", "operator", "approver", "auditor", "admin")
 SCOPES: Final = ("intent", "permit", "outcome", "reconcile", "escalate", "read")
+"""What a runtime's token may do. There is no scope that decides: people decide."""
 
 DEPTH_MAX: Final = 64
 """Levels of nesting. A JSON Schema of an order has fewer than 20."""

@@ -45,7 +45,7 @@ class Answer:
 def ask_permit(token_id: str, secret_hash: bytes, operation_id: str, number: int, nonce: str) -> Answer:
     """The permit of attempt ``number``; ``created`` is False when the same nonce is answered again.
 
-    Raises the refusal that the decision calls for (§3.2), StaleAttempt for another number, Unauthenticated, Forbidden.
+    Raises the refusal that the decision calls for, StaleAttempt for another number, Unauthenticated, Forbidden.
     """
     hashed = nonce_hash(nonce)
     failpoints.reach("permit.before_commit")

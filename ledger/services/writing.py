@@ -17,7 +17,7 @@ from django.db import connection
 from ledger import tenancy
 from ledger.facts import Facts
 from ledger.models import Attempt, Entry, Evidence, Invocation, Reservation
-from ledger.states import AttemptState, Event, Standing, State, advance, event_after
+from ledger.states import AttemptState, Event, Standing, State, advance, advance_attempt, event_after
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,11 @@ class Locked:
             Reservation.objects.filter(invocation_id=self.row.id).delete()
 
     def end_attempt(self, number: int, to: AttemptState, **changes: Any) -> None:
-        """Ends one attempt; the caller then brings the invocation into line with ``follow_attempts``."""
+        """Ends one attempt; the caller then brings the invocation into line with ``follow_attempts``.
+
+        Raises IllegalTransition.
+        """
+        advance_attempt(self.facts.attempts[number - 1].state, to)
         changes.setdefault("ended_at", self.now)
         Attempt.objects.filter(invocation_id=self.row.id, number=number).update(state=to, **changes)
         self.reread()

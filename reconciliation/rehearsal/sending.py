@@ -92,7 +92,7 @@ def send(url: str, content: bytes, *, headers: Mapping[str, str], timeout_s: flo
 
 
 def _fault_of_connecting(error: OSError) -> str:
-    """Names of DESIGN's *not sent* list; anything that is not on it keeps its own name, and stays unproven."""
+    """Names of the ledger's *not sent* list; anything that is not on it keeps its own name, and stays unproven."""
     match error:
         case socket.gaierror():
             return "dns_failure"

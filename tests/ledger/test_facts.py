@@ -103,7 +103,6 @@ def test_dispatched_past_its_lease_is_unknown(lease_s: float, state: State, acti
 
     assert (found.state, found.decision.action) == (state, action)
     assert found.recorded_state is State.DISPATCHED
-    assert found.lease_is_over is (state is State.UNKNOWN)
     assert (found.open_attempt is None) is (state is State.UNKNOWN)
 
 
