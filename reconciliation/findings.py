@@ -94,7 +94,7 @@ class Finding:
     as_of: datetime | None = None
     retry_after_s: float | None = None
     stored_error: bool = False
-    why: str | None = None  # for unclear: timeout, http_503, bad_body, truncated, too_large, wrong_namespace, refused_egress …
+    why: str | None = None  # for unclear: timeout, http_503, bad_body, truncated, wrong_namespace …
     http_status: int | None = None
     raw: bytes = b""
     raw_truncated: bool = False

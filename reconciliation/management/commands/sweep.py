@@ -64,7 +64,7 @@ def forever(ended: threading.Event, *, say: Callable[[str], object]) -> None:
                     under_way |= {pool.submit(_look_up, claim) for claim in claims}
                     _wait_for_room(under_way, ended, next_at)
                     claims = services.claim(at_most=_free(under_way))
-            except (DatabaseError, InterfaceError) as error:  # gone, frozen, read-only: whatever it is, it may pass
+            except (DatabaseError, InterfaceError) as error:  # gone, frozen, read-only: it may pass
                 connection.close()
                 say(f"the sweep is repeated, the database refused it: {error}")
             ended.wait(max(0.0, next_at - time.monotonic()))
