@@ -26,10 +26,13 @@ CHECK = '''
 import base64, json, time
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+
 def permitted(token: str, jwks: dict, now: float | None = None) -> dict:
     """What the permit says, if this ledger signed it and its lease runs; raises otherwise."""
+
     def decode(part: str) -> bytes:
         return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+
     header, payload, signature = token.split(".")
     said = json.loads(decode(header))
     if (said["alg"], said["typ"]) != ("EdDSA", "counterfoil-permit+jwt"):
