@@ -127,11 +127,11 @@ def supervise(now: Running, port: int, *, demo: bool) -> int:
 
     def when_up() -> None:
         if not _wait_for_web(port):
-            say(
+            supervisor.say(
                 f"the web has not said it is well for {WEB_ANSWERS_WITHIN_S:.0f} s: see http://localhost:{port}/healthz"
             )
             return
-        say(f"web on {base_url} {time.monotonic() - begun:.1f} s (Ctrl-C stops everything)")
+        supervisor.say(f"web on {base_url} {time.monotonic() - begun:.1f} s (Ctrl-C stops everything)")
         if demo:
             play_demo(now.data, base_url, supervisor.manage, supervisor.say)
 
