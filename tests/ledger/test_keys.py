@@ -386,6 +386,14 @@ def test_the_command_prints_the_new_name_and_nothing_else(running: Path) -> None
     assert run("encryption") == "0002\n"
 
 
+def test_the_command_alone_rotates_both_kinds_and_keeps_the_old_ones(running: Path) -> None:
+    before = Keyring.load(running)
+    signing, encryption = run().split()
+    after = Keyring.load(running)
+    assert [key.kid for key in after.signing_keys] == [*[key.kid for key in before.signing_keys], signing]
+    assert after.stamp[1] == (*before.stamp[1], encryption)
+
+
 def test_the_command_makes_a_new_folder_once(tmp_path: Path, settings: Any) -> None:
     settings.KEYS_FOLDER = tmp_path / "keys"
     first = run("--create")
@@ -397,8 +405,7 @@ def test_the_command_makes_a_new_folder_once(tmp_path: Path, settings: Any) -> N
     [
         (("pepper",), "every runtime token"),
         (("both",), "invalid choice"),
-        ((), "what to rotate"),
-        (("signing", "--create"), "what to rotate"),
+        (("signing", "--create"), "stands alone"),
     ],
 )
 def test_the_command_refuses_with_the_reason(running: Path, words: tuple[str, ...], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Adds a signing or an encryption key, which is used from now on; or makes the key folder of a new service."""
+"""Adds a signing and an encryption key, which are used from now on; or makes the key folder of a new service."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ledger import keys
 
 class Command(BaseCommand):
     help = (
-        "Adds a key to the key folder (COUNTERFOIL_KEYS) and prints its name. The newest key signs or encrypts; older "
-        "ones stay, to verify permits and seals and to decrypt what they encrypted. Running processes notice within "
+        "Adds a signing and an encryption key to the key folder (COUNTERFOIL_KEYS), or the one that is named, and prints "
+        "their names. The newest key signs or encrypts; older ones stay, to verify permits and seals and to decrypt what they encrypted. Running processes notice within "
         "seconds. Back the folder up afterwards."
     )
     requires_system_checks = ()
@@ -25,7 +25,8 @@ class Command(BaseCommand):
             "which",
             nargs="?",
             choices=("signing", "encryption", "pepper"),
-            help="signing: permits and seals; encryption: sensitive values; pepper: refused, with the reason",
+            help="signing: permits and seals; encryption: sensitive values; neither: both of them; pepper: refused, "
+            "with the reason",
         )
         parser.add_argument(
             "--create",
@@ -35,13 +36,14 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, which: keys.Which | None, create: bool, **options: Any) -> None:
         folder = Path(settings.KEYS_FOLDER)
-        if create == (which is not None):
-            raise CommandError("Say what to rotate (signing or encryption), or --create alone.")
+        if create and which is not None:
+            raise CommandError("--create rotates nothing: it stands alone.")
+        each: tuple[keys.Which, ...] = ("signing", "encryption") if which is None else (which,)
         try:
-            if which is None:
-                name = keys.Keyring.load(folder, create=True).signing.kid
+            if create:
+                names = [keys.Keyring.load(folder, create=True).signing.kid]
             else:
-                name = keys.rotate(folder, which)
+                names = [keys.rotate(folder, one) for one in each]
         except (keys.KeysMissing, keys.PepperStays) as refused:
             raise CommandError(str(refused)) from refused
-        self.stdout.write(name)
+        self.stdout.write("\n".join(names))
