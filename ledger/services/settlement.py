@@ -181,6 +181,12 @@ def _denial(unit: Locked, conclusion: Conclusion) -> dict[str, Any]:
             "denial_class": row.denial_class,
             "denial_clears_at": row.denial_clears_at,
         }
+    if row.superseded_by is not None:  # another operation has taken its place: it is never dispatched again
+        return {
+            "denial_reason": conclusion.denial_reason,
+            "denial_class": DenialClass.STANDING,
+            "denial_clears_at": None,
+        }
     return {
         "denial_reason": conclusion.denial_reason,
         "denial_class": conclusion.denial_class,

@@ -109,11 +109,19 @@ CREATE OR REPLACE FUNCTION ledger_facts_of(i ledger_invocation) RETURNS jsonb LA
         'twins', CASE WHEN c.duplicates = 'off' OR i.state IN ('completed', 'withdrawn')
                            OR (c.duplicates = 'hold' AND i.first_permit_at IS NOT NULL)
                       THEN '[]'::jsonb ELSE coalesce((
-            SELECT jsonb_agg(v.operation_id ORDER BY v.held_since)
-            FROM ledger_reservation v
-            WHERE v.workspace_id = i.workspace_id AND v.capability_name = c.name AND v.invocation_id <> i.id
-              AND (v.twin_digest = coalesce(i.twin_digest, i.arguments_digest)
-                   OR v.business_reference = i.business_reference)), '[]') END
+            SELECT jsonb_agg(twin.operation_id ORDER BY twin.since)
+            FROM (
+                SELECT v.operation_id, v.held_since AS since
+                FROM ledger_reservation v
+                WHERE v.workspace_id = i.workspace_id AND v.capability_name = c.name AND v.invocation_id <> i.id
+                  AND (v.twin_digest = coalesce(i.twin_digest, i.arguments_digest)
+                       OR v.business_reference = i.business_reference)
+                UNION
+                -- What it supersedes turned out to have an effect, or may have one.
+                SELECT o.operation_id, o.created_at FROM ledger_invocation o
+                WHERE o.workspace_id = i.workspace_id AND o.operation_id = i.supersedes
+                  AND o.state NOT IN ('withdrawn', 'denied')
+            ) twin), '[]') END
     )
     FROM ledger_capability c, ledger_receiver r, ledger_task t, ledger_workspace w
     WHERE c.id = i.capability_id AND r.id = i.receiver_id AND t.id = i.task_id AND w.id = i.workspace_id

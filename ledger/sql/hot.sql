@@ -132,7 +132,8 @@ BEGIN
     PERFORM set_config('counterfoil.workspace', who.workspace_id::text, true);
     SELECT * INTO inv FROM ledger_invocation i
         WHERE i.workspace_id = who.workspace_id AND i.operation_id = p_operation_id FOR NO KEY UPDATE;
-    IF NOT FOUND OR inv.state <> 'intended' OR inv.standing <> 'none' OR inv.approvals_needed <> 0 THEN
+    IF NOT FOUND OR inv.state <> 'intended' OR inv.standing <> 'none' OR inv.approvals_needed <> 0
+       OR inv.supersedes IS NOT NULL THEN
         RETURN;
     END IF;
     SELECT c.name, c.lease_s, c.duplicates INTO cap FROM ledger_capability c

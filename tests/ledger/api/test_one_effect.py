@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from ledger.services import settle
+from ledger.services.settlement import Conclusion
+from ledger.services.writing import Actor, Shown
+from ledger.states import Event, Standing
 from tests.arrange import COMPLETED, DECLINED, NOT_SENT, UNKNOWN, Agent, Arranged, in_process, nonce
 from tests.ledger.api.steps import ask, dispatch, ok, own_arguments, problem, record
 
@@ -133,6 +137,55 @@ def test_another_runtimes_operation_cannot_be_superseded(agent: Agent, workspace
     problem(stranger.put_intent("op-mine", mine), 409, "not-supersedable")
 
     assert ok(agent.get(theirs))["state"] == "intended"
+
+
+@pytest.fixture
+def disputed(agent: Agent, workspace: Arranged) -> tuple[str, str]:
+    """(old, new): superseded, then shown to have an effect that nobody permitted."""
+    old = record(agent, workspace)
+    new = record(agent, workspace, supersedes=old)
+    problem(agent.report(old, 1, COMPLETED), 409, "stale-attempt")
+    assert ok(agent.get(old))["state"] == "unknown"
+    return old, new
+
+
+def decided(workspace: Arranged, operation_id: str, *events: Event) -> None:
+    """A person's decision about it."""
+    conclusion = Conclusion(
+        source="operator",
+        claim="decided",
+        shown=Shown.of(b"{}"),
+        events=events,
+        receiver_reference="re_1",
+        denial_reason="did_not_happen",
+        denial_class="cleared",
+        standing=Standing.NONE,
+    )
+    settle(workspace.id, operation_id, Actor("user", "olive@example.org"), conclusion)
+
+
+def test_a_superseded_operation_is_never_dispatched_beside_its_successor(
+    agent: Agent, workspace: Arranged, disputed: tuple[str, str]
+) -> None:
+    old, new = disputed
+
+    decided(workspace, old, Event.DENY)
+
+    problem(agent.ask(old, 1, nonce=nonce()), 409, "denied")
+    ok(agent.ask(new, 1, nonce=nonce()), 201)
+
+
+def test_a_successor_is_held_while_what_it_superseded_may_have_an_effect(
+    agent: Agent, workspace: Arranged, disputed: tuple[str, str]
+) -> None:
+    old, new = disputed
+
+    refused = problem(agent.ask(new, 1, nonce=nonce()), 409, "possible-duplicate")
+
+    assert refused["possible_duplicates"] == [old]
+    decided(workspace, old, Event.COMPLETE)
+    problem(agent.ask(new, 1, nonce=nonce()), 409, "possible-duplicate")
+    ok(agent.withdraw(new))
 
 
 # Whose word it is
