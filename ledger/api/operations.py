@@ -33,7 +33,7 @@ from ledger.intake import parse_intent, parse_nonce
 from ledger.reports import parse_report
 from ledger.services.outcomes import Body, Reporter
 from ledger.services.permits import authenticate, check_covers
-from ledger.services.writing import Caller
+from ledger.services.writing import Caller, Shown
 
 WAIT_MAX_S = 20.0  # below the idle limit of every common proxy
 
@@ -161,10 +161,13 @@ def _outcome_body(request: HttpRequest) -> Body:
     try:
         if read.cut:
             raise errors.TooLarge(OUTCOME_READ_MAX)
+        if read.size > BODY_MAX:
+            raise errors.TooLarge(BODY_MAX)
         parsed = parse(read.raw, max_bytes=BODY_MAX, around=IN_OUTCOME)
-        return Body(read.raw, parse_report(parsed), parsed)
+        report = parse_report(parsed)
     except (errors.Malformed, errors.TooLarge) as fault:
-        return Body(read.raw, fault=fault)
+        return Body(Shown.beginning(read.raw, read.sha256, read.size), fault=fault)
+    return Body(Shown.beginning(read.raw, read.sha256, read.size, parsed), report)
 
 
 @answers_problems()

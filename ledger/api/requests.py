@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -22,10 +23,13 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A body as it came; ``cut``: more was sent than is read."""
+    """A body as it came. ``raw`` is all of it up to ``BODY_MAX``, else its beginning; ``sha256`` and ``size`` are of
+    what was read; ``cut``: more was sent than is read."""
 
     raw: bytes
     cut: bool
+    sha256: bytes
+    size: int
 
 
 def operation_name(name: str) -> str:
@@ -58,20 +62,22 @@ def read_body(request: HttpRequest, most: int) -> Read:
 
 def _from_the_wire(request: HttpRequest, most: int) -> Read:
     declared = request.META.get("CONTENT_LENGTH") or ""
-    if declared.isascii() and declared.isdigit():
-        raw = request.read(min(int(declared), most))
-        return Read(raw, int(declared) > most)
-    stream = request.META.get("wsgi.input")
-    pieces: list[bytes] = []
+    announced = int(declared) if declared.isascii() and declared.isdigit() else None
+    stream = request if announced is not None else request.META.get("wsgi.input")
+    kept: list[bytes] = []
+    digest = hashlib.sha256()
     size = 0
-    while stream is not None and size <= most:
-        piece = stream.read(_CHUNK)
+    # Piece by piece: what nobody can read as JSON any more goes into the digest and is forgotten.
+    while stream is not None and size < most:
+        piece = stream.read(min(_CHUNK, most - size))
         if not piece:
             break
-        pieces.append(piece)
+        digest.update(piece)
+        if size <= BODY_MAX:
+            kept.append(piece)
         size += len(piece)
-    raw = b"".join(pieces)
-    return Read(raw[:most], len(raw) > most)
+    cut = announced > most if announced is not None else size == most and bool(stream and stream.read(1))
+    return Read(b"".join(kept), cut, digest.digest(), size)
 
 
 def json_body(request: HttpRequest, *, around: int = 0) -> JSON:

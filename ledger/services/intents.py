@@ -219,7 +219,7 @@ def _record(token_id: str, secret_hash: bytes, intent: Intent, hashed: bytes | N
 def _note_missing(caller: Caller, intent: Intent) -> None:
     with tenancy.workspace(caller.workspace_id):
         seen = orjson.dumps({"task_id": intent.task_id, "capability": intent.capability})
-        park(caller.workspace_id, intent.operation_id, None, seen, caller.runtime, kind="no_entry")
+        park(caller.workspace_id, intent.operation_id, None, Shown.of(seen), caller.runtime, kind="no_entry")
 
 
 def _replay(caller: Caller, intent: Intent, hashed: bytes | None) -> Answer | None:

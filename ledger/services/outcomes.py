@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +19,7 @@ from ledger.models import EvidenceSource, ParkedEvidence, Workspace
 from ledger.permits import PermitStatement
 from ledger.reports import STORED_AS, Claim, Counted, Report, count
 from ledger.services.permits import Answer, authenticate, check_covers
-from ledger.services.writing import RAW_KEPT, Actor, Locked, Shown, locked
+from ledger.services.writing import Actor, Locked, Shown, locked
 from ledger.states import AttemptState, Event, Standing, State, contradicts
 
 DIVERGED = "diverged_effect"
@@ -41,9 +40,8 @@ class Reporter:
 class Body:
     """What came over the wire. ``report`` None: it could not be read, ``fault`` says why."""
 
-    raw: bytes
+    shown: Shown
     report: Report | None = None
-    parsed: Any = None
     fault: errors.Malformed | errors.TooLarge | None = None
 
 
@@ -72,7 +70,7 @@ def _report_completed(reporter: Reporter, operation_id: str, number: int, body: 
         or not report.shows_effect
     ):
         return None
-    shown = _shown(body)
+    shown = body.shown
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT facts::text FROM ledger_report_completed(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -100,7 +98,7 @@ def _report(reporter: Reporter, operation_id: str, number: int, body: Body) -> A
     refusal: errors.Refusal | None = None
     with locked(workspace_id, operation_id, actor) as unit:
         if unit is None:
-            park(workspace_id, operation_id, number, body.raw, actor.name)
+            park(workspace_id, operation_id, number, body.shown, actor.name)
             refusal = errors.NoLedgerEntry(extra=_PARKED)
         elif number > len(unit.facts.attempts):
             if caller is not None:
@@ -151,14 +149,13 @@ def _holds(reporter: Reporter, attempt: AttemptFacts, facts: Facts) -> bool:
 
 
 def park(
-    workspace_id: int, operation_id: str, number: int | None, raw: bytes, by: str, kind: str = "outcome"
+    workspace_id: int, operation_id: str, number: int | None, shown: Shown, by: str, kind: str = "outcome"
 ) -> None:
     """Keeps what arrived for a name that is not on record, inside the caller's transaction. Once per content."""
-    digest = hashlib.sha256(raw).digest()
     known = ParkedEvidence.objects.filter(
         workspace_id=workspace_id,
         operation_id=operation_id,
-        raw_sha256=digest,
+        raw_sha256=shown.sha256,
         attempt_number=number,
         kind=kind,
     )
@@ -168,9 +165,9 @@ def park(
             operation_id=operation_id,
             attempt_number=number,
             kind=kind,
-            raw=raw[:RAW_KEPT],
-            raw_sha256=digest,
-            raw_size=len(raw),
+            raw=shown.raw,
+            raw_sha256=shown.sha256,
+            raw_size=shown.size,
             recorded_by=by,
         )
 
@@ -194,7 +191,7 @@ def _store_unpermitted(unit: Locked, number: int, body: Body, *, permitted: bool
     elif acts:
         why = "effect_without_a_permit" if shows_effect else "permit_not_on_record"
         unit.keep(
-            _shown(body),
+            body.shown,
             source=_source(report),
             claim="unreadable" if report is None else report.claim,
             stored_as="parked",
@@ -205,7 +202,7 @@ def _store_unpermitted(unit: Locked, number: int, body: Body, *, permitted: bool
         )
         _account_for(unit, report, detail={"attempt": number, "why": why})
     else:
-        park(unit.row.workspace_id, unit.row.operation_id, number, body.raw, unit.actor.name)
+        park(unit.row.workspace_id, unit.row.operation_id, number, body.shown, unit.actor.name)
     return errors.StaleAttempt(
         "No such attempt is on record; the report was kept.",
         extra={**_PARKED, "next_attempt": unit.facts.next_attempt},
@@ -284,7 +281,7 @@ def _store_unreadable(
     if _is_repeat(unit, attempt.number, body, stored_as):
         return stored_as, refusal
     unit.keep(
-        Shown.of(body.raw),
+        body.shown,
         source=EvidenceSource.RUNTIME,
         claim="unreadable",
         stored_as=stored_as,
@@ -305,7 +302,7 @@ def _is_repeat(unit: Locked, number: int, body: Body, stored_as: str) -> bool:
     What was only a claim is new when the permit's holder says it.
     """
     return unit.row.evidence.filter(
-        attempt_number=number, raw_sha256=hashlib.sha256(body.raw).digest(), stored_as=stored_as
+        attempt_number=number, raw_sha256=body.shown.sha256, stored_as=stored_as
     ).exists()
 
 
@@ -315,15 +312,11 @@ def _source(report: Report | None) -> EvidenceSource:
     return EvidenceSource.RECEIVER_RESPONSE if shows_answer else EvidenceSource.RUNTIME
 
 
-def _shown(body: Body) -> Shown:
-    return Shown.of(body.raw, body.parsed)
-
-
 def _keep(
     unit: Locked, attempt: AttemptFacts, body: Body, report: Report, counted: Counted, stored_as: str
 ) -> None:
     unit.keep(
-        _shown(body),
+        body.shown,
         source=_source(report),
         claim=report.claim,
         stored_as=stored_as,

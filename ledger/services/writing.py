@@ -80,12 +80,17 @@ class Shown:
     @classmethod
     def of(cls, raw: bytes, parsed: object = None) -> Shown:
         """``parsed``: the same content as JSON where it could be read; kept as text, cut to nothing when long."""
+        return cls.beginning(raw, hashlib.sha256(raw).digest(), len(raw), parsed)
+
+    @classmethod
+    def beginning(cls, raw: bytes, sha256: bytes, size: int, parsed: object = None) -> Shown:
+        """The same where only the beginning is at hand; ``sha256`` and ``size`` are of all of it."""
         text = None
         if parsed is not None:
             text = json.dumps(parsed, ensure_ascii=True)
             if len(text) > PARSED_KEPT:
                 text = None
-        return cls(raw[:RAW_KEPT], hashlib.sha256(raw).digest(), len(raw), text)
+        return cls(raw[:RAW_KEPT], sha256, size, text)
 
 
 class Locked:

@@ -421,7 +421,7 @@ def _attest_missing(desk: _Desk, resolution: Resolution) -> None:
     name begins as unknown."""
     if resolution.kind == Kind.HAPPENED:
         raw = json.dumps(_attestation(desk, resolution), ensure_ascii=False).encode()
-        park(desk.case.workspace_id, desk.case.operation_id, None, raw, desk.actor.name)
+        park(desk.case.workspace_id, desk.case.operation_id, None, Shown.of(raw), desk.actor.name)
     _write(desk, "resolve", resolution)
 
 

@@ -753,6 +753,8 @@ def test_a_report_that_is_too_large_is_kept_in_part(agent: Agent, workspace: Arr
     assert body["recorded"] is True
     (kept,) = workspace.evidence(held.operation_id)
     assert bytes(kept.raw) == raw[: 64 * 1024]
+    read = raw[: 8 * 1024 * 1024]
+    assert (kept.raw_size, bytes(kept.raw_sha256)) == (len(read), hashlib.sha256(read).digest())
     assert ok(agent.get(held.operation_id))["state"] == "unknown"
 
 
