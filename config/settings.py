@@ -79,6 +79,7 @@ try:
     _LOG_LEVEL = read_choice("COUNTERFOIL_LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR"))
     _LOG_FORMAT = read_choice("COUNTERFOIL_LOG_FORMAT", ("text", "json"))
     CELERY_WORKER_CONCURRENCY = read_count("WORKER_PROCESSES", high=64)
+    _WEB_THREADS = read_count("WEB_THREADS", high=1024)
 except BadSetting as bad:
     raise ImproperlyConfigured(str(bad)) from bad
 
@@ -323,6 +324,10 @@ LOOKUP_SOFT_LIMIT_S = 20
 LOOKUP_HARD_LIMIT_S = 30
 CASE_LEASE_S = 45
 CELERY_BEAT_SCHEDULE = {"sweep": {"task": "reconciliation.tasks.sweep", "schedule": SWEEP_EVERY_S}}
+
+# Calls of one web process that may take their time: a quarter of its threads wait for an operation, a quarter ask a
+# receiver, and the other half answers permits.
+LONG_CALLS_MAX = max(1, _WEB_THREADS // 4)
 
 # --- What is said: one line per event on standard error ---------------------------------------------------------
 

@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 
 from ledger.facts import Facts
 
 POLL_S = 0.25
-PER_PROCESS = 8  # half the threads of a web process: the others answer permits
-PER_TOKEN = 4
+PER_PROCESS = settings.LONG_CALLS_MAX
+PER_TOKEN = max(1, PER_PROCESS // 2)
 
 logger = logging.getLogger("ledger.api")
 

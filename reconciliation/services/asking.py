@@ -46,8 +46,8 @@ UNANSWERED_MAX = 5
 AT_ONCE_S = 1.0
 """Look-ups of one case on a runtime's request are at least this far apart; in between the last answer is given."""
 
-AT_ONCE_MAX = 8
-"""Requests of one web process that ask a receiver at the same time: half its threads, the others answer permits."""
+AT_ONCE_MAX: int = settings.LONG_CALLS_MAX
+"""Requests of one web process that ask a receiver at the same time."""
 
 POLL_S = 0.2
 """How often a request looks whether the look-up that somebody else has begun is recorded."""

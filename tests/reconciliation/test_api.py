@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from config.environment import read
 from ledger import services as ledger
+from ledger.api import waits
 from ledger.services.writing import SYSTEM
 from ledger.states import Standing
 from reconciliation import services
@@ -172,7 +174,9 @@ def test_look_ups_of_one_case_coalesce(scene: Scene) -> None:
     operation_id = scene.unknown()
     scene.receiver.make(operation_id)
     scene.receiver.delay_s = 0.6
-    answers = at_once(lambda: services.reconcile_now(scene.id, operation_id, timeout_s=10), 6)
+    answers = at_once(
+        lambda: services.reconcile_now(scene.id, operation_id, timeout_s=10), asking.AT_ONCE_MAX
+    )
     assert scene.receiver.questions_about(operation_id) == 1
     assert {answer.verdict["reason"] for answer in answers} == {"effect_found"}
     assert {answer.facts.state for answer in answers} == {"completed"}
@@ -224,6 +228,12 @@ def test_a_crowded_process_gives_the_operation_as_it_stands_and_when_to_come_aga
     assert answer.headers["Retry-After"] == "1"
     assert answer.json()["finding"] is None
     assert scene.receiver.asked == []
+
+
+def test_what_waits_and_what_asks_leave_half_the_threads_to_permits() -> None:
+    assert 1 <= waits.PER_TOKEN <= waits.PER_PROCESS
+    taken = waits.PER_PROCESS + asking.AT_ONCE_MAX
+    assert taken <= int(read("WEB_THREADS")) // 2
 
 
 def test_the_time_is_bounded_while_the_receiver_hangs(scene: Scene) -> None:
