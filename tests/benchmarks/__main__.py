@@ -23,6 +23,7 @@ def main() -> int:
 
     import django
 
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
     from django.db import connection
 
