@@ -34,7 +34,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 # Shorter than in earnest, so that a test of silence takes seconds.
-ANSWER_WITHIN_S = 4
+ANSWER_WITHIN_S = 3
 
 
 @pytest.fixture(scope="session")

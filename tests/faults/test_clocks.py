@@ -74,6 +74,7 @@ def is_running(body: dict[str, Any]) -> bool:
 
 # F24 I10 I15: what was unknown settles, with a worker ahead of its beat (for it, every message is an hour old) and a
 # sweep whose clock jumps
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["worker", "sweep"])
 def test_what_is_unknown_settles_by_whomever_with_a_wrong_clock(own: Own, service: str, who: str) -> None:
     made, absent = unknown(own, service), unknown(own, service, effect=False)

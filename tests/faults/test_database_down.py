@@ -142,7 +142,7 @@ SILENCES: list[Any] = [
     pytest.param(lambda own: own.frozen_postgres(), id="frozen"),
     pytest.param(black_hole, id="black hole", marks=pytest.mark.long),
     pytest.param(lambda own: swallowing(own, How.SWALLOW), id="statements lost", marks=pytest.mark.long),
-    pytest.param(lambda own: swallowing(own, How.SWALLOW_REPLY), id="replies lost"),
+    pytest.param(lambda own: swallowing(own, How.SWALLOW_REPLY), id="replies lost", marks=pytest.mark.long),
 ]
 
 

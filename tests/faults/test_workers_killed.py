@@ -15,10 +15,11 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from celery import Celery
 
 from tests.arrange import UNKNOWN, nonce
 from tests.faults.own import Own
-from tests.live import ROOT, process, sweeping, wait_until
+from tests.live import process, sweeping, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -78,13 +79,8 @@ def conclusions(own: Own, operation_id: str) -> list[tuple[str, int]]:
 
 
 # F6 F7 F8 I10: all of a worker's processes are killed while one asks the receiver
-@pytest.mark.parametrize(
-    "lease",
-    [
-        pytest.param("made to have ended", id="lease shortened"),
-        pytest.param("waited for", id="whole lease", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("lease", ["made to have ended", "waited for"])
 def test_what_a_killed_worker_was_asking_is_asked_by_another(own: Own, service: str, lease: str) -> None:
     with worker(own) as first:
         operation_id = unknown(own, service)
@@ -108,13 +104,9 @@ def test_what_a_killed_worker_was_asking_is_asked_by_another(own: Own, service: 
 
 def publish_sweeps(own: Own, times: int = 1) -> None:
     """What a beat says, as often as wanted."""
-    script = (
-        "import django, config.celery; django.setup()\n"
-        "from reconciliation import tasks\n"
-        f"for _ in range({times}): tasks.sweep.apply_async()"
-    )
-    env = {**os.environ, **own.env, "DJANGO_SETTINGS_MODULE": "config.settings"}
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, check=True, timeout=60)
+    with Celery(broker=own.env["REDIS_URL"]) as beat_like:
+        for _ in range(times):
+            beat_like.send_task("reconciliation.tasks.sweep")
 
 
 # F7 I3 I6: a worker stands still while it asks, wakes up when another has concluded, and changes nothing any more
@@ -204,6 +196,7 @@ def test_worker_and_beat_go_on_after_a_crash_of_the_database(own: Own, service: 
 
 
 # F9 F18 I16: two beats, two sweeps without a broker, every message of a look-up doubled
+@pytest.mark.long
 def test_doubled_beats_sweeps_and_messages_change_nothing(own: Own, service: str) -> None:
     made, absent = [], []
     with worker(own), beat(own), beat(own), sweeping(**own.env), sweeping(**own.env):
