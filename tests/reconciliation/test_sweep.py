@@ -25,7 +25,7 @@ from ledger.services.writing import SYSTEM
 from ledger.states import Standing
 from reconciliation import selectors, services, tasks
 from reconciliation.models import CLOCK, Case, CaseKind
-from tests.arrange import COMPLETED, NOT_SENT, Arranged, nonce
+from tests.arrange import COMPLETED, NOT_SENT, UNKNOWN, Arranged, nonce
 from tests.live import ROOT, sweeping, wait_until
 from tests.reconciliation.scene import Scene
 
@@ -116,7 +116,7 @@ def test_the_case_of_a_missing_name_is_over_once_it_is_recorded(scene: Scene) ->
 
 def test_a_report_of_an_attempt_that_is_not_on_record_stays_a_case(scene: Scene) -> None:
     operation_id, _ = scene.dispatched()
-    assert scene.agent.report(operation_id, 7, COMPLETED, nonce=nonce()).status_code == 409
+    assert scene.agent.report(operation_id, 7, UNKNOWN, nonce=nonce()).status_code == 409
     scene.sweep()
     scene.sweep()
     (case,) = scene.cases(operation_id)
