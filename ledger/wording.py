@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ledger.decisions import Decision, Reason
 from ledger.digests import canonical
 from ledger.states import AttemptState, Standing, State
 
@@ -185,6 +186,35 @@ def _at(document: Any, pointer: str) -> Any:
     return document
 
 
+# What the agent is told.
+
+DECISIONS: Mapping[Reason, str] = {
+    Reason.NO_LEDGER_ENTRY: "nothing is on record under this name",
+    Reason.ATTEMPT_IN_FLIGHT: "an attempt is under way",
+    Reason.WITHDRAWN: "it was withdrawn",
+    Reason.DISCREPANCY: "a person settles the discrepancy first",
+    Reason.ABANDONED: "it was given up, and is not dispatched again",
+    Reason.EFFECT_EXISTS: "the effect exists, and nothing more is dispatched",
+    Reason.RECEIVER_REPLAYS: "under the same key the receiver repeats its answer, not the effect",
+    Reason.OUTCOME_UNKNOWN: "the outcome is unknown, and nothing is dispatched until it is found out",
+    Reason.DENIED: "it was denied, and the reason stands",
+    Reason.NOT_PERMITTED: "permission is missing",
+    Reason.PAUSED: "it is paused",
+    Reason.AWAITING_APPROVAL: "approval is missing",
+    Reason.POSSIBLE_DUPLICATE: "an equal operation is not settled yet",
+    Reason.DENIAL_CLEARS_AT: "it was denied, for a reason that ends by itself",
+    Reason.DENIAL_CLEARED: "there is no effect, and it may be dispatched again under the same key",
+    Reason.INTENT_RECORDED: "nothing was dispatched yet, and it may be",
+    Reason.NO_RULE: "no rule allows it",
+}
+
+
+def told_to_agent(decision: Decision) -> str:
+    """Why the agent is told what it is told, for people."""
+    said = DECISIONS[decision.reason]
+    return f"{said}: {words(decision.detail)}" if decision.detail else said
+
+
 # What happened, entry by entry.
 
 FAULTS: Mapping[str, str] = {
@@ -269,8 +299,9 @@ def told(event: str, to_state: str | None, detail: Mapping[str, Any]) -> Told:
     rest = []
     if "attempt" in detail:
         rest.append(f"attempt {detail['attempt']}")
-    if detail.get("why"):
-        rest.append(words(str(detail["why"])))
+    why = str(detail.get("why") or "")
+    if why:
+        rest.append(SOURCES.get(why) or words(why))
     if detail.get("fault"):
         rest.append(words(str(detail["fault"])))
     if event == "dispatch" and detail.get("reason") not in (None, "intent_recorded"):
@@ -281,7 +312,7 @@ def told(event: str, to_state: str | None, detail: Mapping[str, Any]) -> Told:
         rest.append(f"superseded by {detail['superseded_by']}")
     if event == "escalated" and detail.get("reason"):
         rest.append(words(str(detail["reason"])))
-    if event in ("complete", "deny") and detail.get("source"):
+    if event in ("complete", "deny") and detail.get("source") and why not in SOURCES:
         rest.append(SOURCES.get(str(detail["source"]), str(detail["source"])))
     if event in ("dispute", "flag") or (event == "standing" and detail.get("standing") == "discrepancy"):
         loudness = "discrepancy"

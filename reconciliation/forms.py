@@ -15,6 +15,7 @@ REFERENCES_MAX = 20  # of one operation; two are a duplicate
 class DecisionForm(forms.Form):
     """One decision, on the version of the case that its page showed."""
 
+    case = forms.IntegerField(required=False)
     version = forms.IntegerField(min_value=1)
     kind = forms.ChoiceField(
         choices=[(kind.value, kind.value) for kind in Kind],

@@ -25,12 +25,14 @@ from ledger import errors
 from ledger import selectors as ledger
 from ledger.access import MemberRequest, member_page, not_changed, reading
 from ledger.states import Standing, State
+from ledger.templatetags.untrusted import SHOWN_MAX
 from ledger.wording import (
     ATTEMPTS,
     FLAGS,
     LEAVES_MAX,
     STATE_SENTENCES,
     leaves,
+    told_to_agent,
     words,
 )
 from reconciliation import selectors, services, wording
@@ -58,6 +60,15 @@ TITLES = {
     Tab.RESOLVED: ("Resolved 7 d", "nothing was closed in seven days"),
 }
 
+ELSEWHERE = {
+    Tab.NEEDS_PERSON: "under Needs a human.",
+    Tab.DISCREPANCIES: "under Discrepancies: there record and world disagree.",
+    Tab.RECONCILING: "being reconciled without you.",
+    Tab.CALLBACK: "waiting for the receiver's callback.",
+    Tab.SNOOZED: "snoozed: still unknown, until a time that somebody gave.",
+}
+"""What an empty tab says of the cases that are open under the others."""
+
 
 # The queue.
 
@@ -67,13 +78,15 @@ TITLES = {
 def unknowns(request: MemberRequest) -> HttpResponseBase:
     """One tab of the queue. ``tab`` and ``after`` make the address; an unknown one leads to the first page."""
     member = request.member
+    if _is_of_another_workspace(request):
+        return HttpResponse(status=204, headers={"HX-Refresh": "true"})
     try:
         after = request.GET.get("after") or None
         queue = selectors.queue(member.workspace_id, request.GET.get("tab") or Tab.NEEDS_PERSON, after)
     except ValueError:
         return redirect("unknowns")
     waiting = queue.counts[Tab.NEEDS_PERSON] + queue.counts[Tab.DISCREPANCIES]
-    here = {"tab": queue.tab.value} | ({"after": after} if after else {})
+    here = {"tab": queue.tab.value} | ({"after": after} if after else {}) | {"of": member.workspace_id}
     context = {
         "section": "unknowns",
         "queue": queue,
@@ -89,6 +102,12 @@ def unknowns(request: MemberRequest) -> HttpResponseBase:
     }
     template = "reconciliation/_queue.html" if _asks_for(request, "queue") else "reconciliation/unknowns.html"
     return not_changed(render(request, template, context), request, _tag_of(queue, request))
+
+
+def _is_of_another_workspace(request: MemberRequest) -> bool:
+    """A page asks for its own part again, and the session has gone to another workspace since (in another tab)."""
+    of = request.GET.get("of")
+    return of is not None and of != str(request.member.workspace_id)
 
 
 def _asks_for(request: MemberRequest, part: str) -> bool:
@@ -141,12 +160,16 @@ def _emptiness(request: MemberRequest, queue: Queue, waiting: int, after: str | 
         recorded = ledger.anything_recorded(request.member.workspace_id)
     if not recorded and not any(queue.counts.values()) and queue.tab is Tab.NEEDS_PERSON:
         return {"empty": "nothing_yet"}
-    elsewhere = ""
-    if queue.tab is Tab.NEEDS_PERSON and waiting:
-        elsewhere = f"{waiting} under Discrepancies: there record and world disagree."
-    elif queue.tab is Tab.NEEDS_PERSON and queue.counts[Tab.RECONCILING]:
-        elsewhere = f"{queue.counts[Tab.RECONCILING]} being reconciled without you."
-    return {"empty": "all_clear", "nothing_here": TITLES[queue.tab][1], "elsewhere": elsewhere}
+    return {
+        "empty": "all_clear",
+        "all_clear": not waiting,
+        "nothing_here": TITLES[queue.tab][1],
+        "elsewhere": " ".join(
+            f"{queue.counts[tab]} {where}"
+            for tab, where in ELSEWHERE.items()
+            if tab is not queue.tab and queue.counts[tab]
+        ),
+    }
 
 
 # One operation.
@@ -164,6 +187,8 @@ def operation(request: MemberRequest, operation_id: str) -> HttpResponseBase:
 @member_page
 def moved(request: MemberRequest, operation_id: str) -> HttpResponseBase:
     """Nothing (204) while the operation is at the ``seen`` mark of a page, else a line that says it has moved."""
+    if _is_of_another_workspace(request):
+        return render(request, "reconciliation/_moved.html", {"elsewhere": request.member.workspace.name})
     with reading(request.member):
         now = selectors.mark_of(request.member.workspace_id, operation_id)
     if now is None:
@@ -200,10 +225,11 @@ def _context(request: MemberRequest, page: CasePage) -> dict[str, Any]:
         "comparison": wording.comparison(page),
         "leaves": shown[:LEAVES_MAX],
         "leaves_left_out": len(shown) > LEAVES_MAX,
+        "arguments_cut": any(len(leaf.text) > SHOWN_MAX for leaf in shown),
         "steps": wording.steps(page),
         "choices": wording.choices(page.offers),
         "form": DecisionForm(),
-        "watched": f"{reverse('moved', args=[page.operation_id])}?{urlencode({'seen': page.mark})}",
+        "watched": f"{reverse('moved', args=[page.operation_id])}?{urlencode({'seen': page.mark, 'of': request.member.workspace_id})}",
     }
     if case is not None and case.proposal is not None:
         context["proposal_title"] = wording.CHOICES[case.proposal.kind][0]
@@ -215,7 +241,7 @@ def _context(request: MemberRequest, page: CasePage) -> dict[str, Any]:
     return context | {
         "loud_sentence": _loud_sentence(facts.state, facts.standing) if loud else "",
         "loud_tone": "clash" if facts.standing is Standing.DISCREPANCY else "loud",
-        "agent_told": words(facts.decision.reason),
+        "agent_told": told_to_agent(facts.decision),
         "expires_soon": page.key_expires_at is not None
         and page.key_expires_at - page.now <= KEY_EXPIRES_SOON,
         "flags": [FLAGS.get(flag, words(flag)) for flag in facts.row["flags"]],
@@ -302,6 +328,8 @@ def decision(request: MemberRequest, operation_id: str) -> HttpResponseBase:
     page = _without_proposal(page)  # whoever sends this form decides instead of confirming
     if not request.member.operates:
         return _decision(request, page, form, refused=_refused(errors.Forbidden(NOT_OPERATOR)))
+    if elsewhere := _of_another_case(request, page):
+        return _decision(request, page, form, refused=elsewhere, stage="elsewhere")
     stage = request.POST.get("stage", "review")
     if not form.is_valid():
         return _decision(request, page, form, status=422)
@@ -310,6 +338,16 @@ def decision(request: MemberRequest, operation_id: str) -> HttpResponseBase:
     if stage == "record":
         return _record(request, page, form)
     return _review(request, page, form)
+
+
+def _of_another_case(request: MemberRequest, page: CasePage) -> Refused | None:
+    """Two workspaces may each have an operation of one name, and a session may have gone from the one to the other
+    since its form was made: a form acts on the case it was made for, or on none."""
+    sent = request.POST.get("case")
+    if not sent or (page.case is not None and sent == str(page.case.id)):
+        return None
+    said = f"You look at the workspace {request.member.workspace.name}; this was written about another case."
+    return Refused("Nothing was recorded", (said,), 409)
 
 
 NOT_OPERATOR = "Only an operator of this workspace may do this."
@@ -415,6 +453,8 @@ def confirmation(request: MemberRequest, operation_id: str) -> HttpResponseBase:
     page = _page(request, operation_id)
     if page.case is None:
         raise Http404
+    if elsewhere := _of_another_case(request, page):
+        return _decision(request, page, form, refused=elsewhere, stage="elsewhere")
     if not form.is_valid():
         return _decision(request, page, form, status=422)
     try:
@@ -462,9 +502,10 @@ def note(request: MemberRequest, operation_id: str) -> HttpResponseBase:
 def _act(
     request: MemberRequest, operation_id: str, service: Callable[[int, str, Any], None], said: str
 ) -> HttpResponseBase:
-    refused = None
+    refused = _of_another_case(request, _page(request, operation_id)) if request.POST.get("case") else None
     try:
-        service(request.member.workspace_id, operation_id, request.user)
+        if refused is None:
+            service(request.member.workspace_id, operation_id, request.user)
     except (ResolutionRefused, errors.Refusal) as error:
         refused = _refused(error)
     page = _page(request, operation_id)

@@ -123,6 +123,13 @@ def _dispatched(facts: Facts) -> Answer:
     )
 
 
+_FLAGGED: Mapping[str, str] = {
+    "duplicate_effect": "Yes, more than once",
+    "diverged_effect": "Yes, not as intended",
+}
+"""A discrepancy that was settled stays in the answer: accepted is not undone."""
+
+
 def _happened(page: CasePage, facts: Facts) -> Answer:
     question = "Did it happen?"
     row = facts.row
@@ -137,8 +144,9 @@ def _happened(page: CasePage, facts: Facts) -> Answer:
     source = SOURCES.get(row["outcome_source"] or "", row["outcome_source"] or "")
     match facts.state:
         case State.COMPLETED:
+            word = next((word for flag, word in _FLAGGED.items() if flag in row["flags"]), "Yes")
             return Answer(
-                question, "yes", "Yes", source, said=row["receiver_reference"] or "", at=row["settled_at"]
+                question, "yes", word, source, said=row["receiver_reference"] or "", at=row["settled_at"]
             )
         case State.DENIED:
             return Answer(
@@ -420,7 +428,7 @@ def _said_with(detail: Mapping[str, Any]) -> tuple[str, ...]:
         notes.append(f"evidence: {detail['evidence']}")
     notes.extend(f"reference {one}" for one in detail.get("references") or ())
     if detail.get("wait_until"):
-        notes.append(f"until {detail['wait_until']}")
+        notes.append(readable(f"until {detail['wait_until']}"))
     if detail.get("compensated_by"):
         notes.append(f"operation {detail['compensated_by']}")
     if detail.get("seconded_by"):

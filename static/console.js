@@ -38,7 +38,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   // The session has ended: the answer is the sign-in page. What was written stays where it is.
   if (new URL(xhr.responseURL || location.href).pathname.startsWith("/accounts/")) {
     event.detail.shouldSwap = false;
-    say("You have been signed out. Sign in again in another tab, then try once more: what you wrote is still here.");
+    say("You have been signed out. Nothing was recorded, and what you wrote is still here: copy it, sign in again in another tab, then reload this page.");
     return;
   }
   // A whole page (another session's refusal, a name that is gone) never goes into a part of this one.
@@ -66,12 +66,19 @@ for (const name of ["htmx:sendError", "htmx:timeout", "htmx:responseError"]) {
 
 // Of a decision without an answer nobody knows whether it was recorded: it is read again before it is sent again.
 function unanswered(event) {
+  if (event.detail.xhr?.status === 404 && event.detail.requestConfig?.verb !== "get") {
+    say("Nothing was recorded: the workspace you look at now has no such operation. What you wrote is still here.");
+    return;
+  }
   if (event.detail.requestConfig?.verb !== "get") {
     say("The server did not answer, so it is not known whether this was recorded. What you wrote is still here: ", "look at the operation as it is now");
     return;
   }
   const line = document.getElementById("freshness");
-  if (line) line.textContent = "not updated: the server did not answer";
+  if (line) {
+    line.textContent = "not updated: the server did not answer";
+    line.classList.add("soon");
+  }
   document.querySelector(".dot")?.setAttribute("data-off", "");
 }
 
@@ -122,6 +129,8 @@ document.addEventListener("click", (event) => {
 // Focus goes to what came back, so that a reader hears it and a keyboard stays in place.
 document.addEventListener("htmx:afterSwap", (event) => {
   if (event.detail.target.id !== "decision" && event.detail.target.id !== "case") return;
+  const said = document.getElementById("said"); // of an earlier try: this one was answered
+  if (said) said.hidden = true;
   document.querySelector("#decision [data-focus], #case [data-focus]")?.focus();
   if (live.paused) { live.paused = false; pause(); }
 });

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ledger.decisions import Action, Decision, Reason
 from ledger.states import Standing, State
-from ledger.wording import Loudness, badge, leaves, sentence, told
+from ledger.wording import SOURCES, Loudness, badge, leaves, sentence, told, told_to_agent
 
 ARGUMENTS = {
     "order": {"id": "8841"},
@@ -72,6 +73,20 @@ def test_every_state_has_a_word_and_unknown_is_never_failed(state: State, standi
     assert "fail" not in word.lower()
     if standing is Standing.DISCREPANCY:
         assert loudness is Loudness.DISCREPANCY
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_of_a_decision_has_words_of_its_own(reason: Reason) -> None:
+    said = told_to_agent(Decision(Action.STOP, reason, "mandate_revoked"))
+    assert said.endswith(": mandate revoked")
+    assert not said.startswith(reason.value.replace("_", " ") + ":")
+    assert "fail" not in said
+
+
+@pytest.mark.parametrize("source", list(SOURCES))
+def test_an_end_names_its_source_once_and_in_words(source: str) -> None:
+    one = told("deny", "denied", {"why": source, "source": "runtime"})
+    assert one.rest == (SOURCES[source],)
 
 
 def test_an_event_that_nobody_put_into_words_is_still_told() -> None:

@@ -17,9 +17,10 @@ from django.test.utils import CaptureQueriesContext
 
 from ledger import tenancy
 from ledger.access import Choice, Member, reading
-from ledger.models import Entry, Task
+from ledger.models import Entry, Membership, Task
 from ledger.models.tenancy import Role
 from ledger.states import State
+from reconciliation import views
 from reconciliation.models import Case, Lookup, Resolution
 from reconciliation.selectors import PAGE, Tab
 from tests.browser.scenes import (
@@ -285,6 +286,38 @@ def test_nothing_here_mentions_what_is_elsewhere(stage: Scene, operator: Client)
     assert "1 under Discrepancies" in text_of(operator.get("/unknowns"))
 
 
+def test_an_empty_tab_is_not_all_clear_while_a_person_is_needed(stage: Scene, operator: Client) -> None:
+    from reconciliation import services
+
+    stage.unknown("certificate.send", arguments={"user_id": "u", "amount": 1})
+    services.sweep(claimed_at_most=0)
+    for tab in (Tab.RECONCILING, Tab.CALLBACK, Tab.DISCREPANCIES, Tab.SNOOZED):
+        said = text_of(operator.get(f"/unknowns?tab={tab}"))
+        assert "All clear" not in said, tab
+        assert "1 under Needs a human." in said, tab
+
+
+def test_a_sweep_that_stands_still_is_said_loudly(
+    stage: Scene, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.unknown()
+    monkeypatch.setattr(views, "SWEEP_IS_LATE", timedelta(0))
+    html = operator.get("/unknowns?tab=reconciling").content.decode()
+    assert re.search(r'class="notice" data-tone="loud" role="status"><b>Nobody has looked', html)
+
+
+def test_a_queue_of_another_workspace_is_made_anew(stage: Scene, operator: Client) -> None:
+    other = scene()
+    Membership.objects.create(user=stage.operator, workspace_id=other.workspace.id, role="operator")
+    operator.post("/workspace", {"workspace": stage.workspace.id})
+    html = operator.get("/unknowns").content.decode()
+    polled = unescape(re.findall(r'hx-get="(/unknowns\?[^"]+)"', html)[0])
+    assert "HX-Refresh" not in operator.get(polled, headers=HTMX).headers
+    operator.post("/workspace", {"workspace": other.workspace.id})
+    response = operator.get(polled, headers=HTMX)
+    assert (response.headers["HX-Refresh"], response.content) == ("true", b"")
+
+
 def test_a_place_that_is_gone_says_so(stage: Scene, operator: Client) -> None:
     stage.unknown("certificate.send", arguments={"user_id": "u", "amount": 1})
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
@@ -440,7 +473,58 @@ def test_a_page_learns_that_its_operation_has_moved(stage: Scene, operator: Clie
     assert watched is not None
     assert operator.get(watched[1]).status_code == 204
     stage.asked(operation_id, NOTHING_FOUND)
-    assert "This operation has moved" in text_of(operator.get(watched[1]))
+    assert "This operation has moved" in text_of(operator.get(unescape(watched[1])))
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_form_of_another_workspaces_case_is_kept_from_the_operation_of_the_same_name(
+    stage: Scene, operator: Client, action: str
+) -> None:
+    other = scene()
+    Membership.objects.create(user=stage.operator, workspace_id=other.workspace.id, role="operator")
+    operation_id = stage.unknown()
+    other.unknown(operation_id=operation_id)
+    operator.post("/workspace", {"workspace": stage.workspace.id})
+    page = operator.get(f"/operations/{operation_id}").content.decode()
+    case = re.search(r'name="case" value="(\d+)"', page)
+    watched = re.search(r'hx-get="(/operations/[^"]+/moved[^"]+)"', page)
+    assert case is not None
+    assert watched is not None
+    operator.post("/workspace", {"workspace": other.workspace.id})
+    before = everything(stage), everything(other)
+    fields = {
+        "kind": "happened",
+        "remark": REMARK,
+        "references": "re_1",
+        "stage": "record",
+        "version": other.version(operation_id),
+        "case": case[1],
+    }
+    response = operator.post(f"/operations/{operation_id}/{action}", fields, headers=HTMX)
+    assert response.status_code == 409
+    said = text_of(response)
+    assert f"You look at the workspace {other.workspace.name}" in said
+    if action in ("decision", "confirmation"):
+        assert REMARK in said
+        assert 'type="radio"' not in response.content.decode()
+    assert (everything(stage), everything(other)) == before
+    assert f"You look at the workspace {other.workspace.name} now" in text_of(
+        operator.get(unescape(watched[1]))
+    )
+
+
+def test_arguments_that_are_shown_in_part_say_so(stage: Scene, operator: Client) -> None:
+    def header(body: str) -> str:
+        operation_id = stage.unknown(
+            "certificate.send", arguments={"user_id": body, "amount": 1}, task_id=body[:9]
+        )
+        return text_of(operator.get(f"/operations/{operation_id}"))
+
+    assert "all of them, as they are hashed" in header("short")
+    said = header("x" * 200_000)
+    assert "all of them, as they are hashed" not in said
+    assert "shown in part" in said
+    assert "198,000 more characters" in said
 
 
 # Deciding.
@@ -627,6 +711,7 @@ def test_a_duplicate_is_settled_and_keeps_its_flag(stage: Scene, operator: Clien
     )
     said = text_of(operator.get(f"/operations/{operation_id}"))
     assert "Flag more than one effect" in said
+    assert "Did it happen? Yes, more than once" in said
     assert "Discrepancy settled" in said
 
 
