@@ -18,6 +18,9 @@ from ledger.states import AttemptState, Standing, State
 LEAVES_MAX = 400
 """Lines of arguments on one page; real calls have fewer than 100. What is left out is counted in words."""
 
+SHOWN_MAX = 2000
+"""Characters of one value on a page. Longer ones are cut where the page says how much is missing."""
+
 VALUES_MAX, VALUE_MAX = 3, 32
 """How much of the arguments stands in for a capability's missing summary: enough to tell two rows apart."""
 

@@ -25,11 +25,11 @@ from ledger import errors
 from ledger import selectors as ledger
 from ledger.access import MemberRequest, member_page, not_changed, reading
 from ledger.states import Standing, State
-from ledger.templatetags.untrusted import SHOWN_MAX
 from ledger.wording import (
     ATTEMPTS,
     FLAGS,
     LEAVES_MAX,
+    SHOWN_MAX,
     STATE_SENTENCES,
     leaves,
     told_to_agent,
@@ -86,7 +86,7 @@ def unknowns(request: MemberRequest) -> HttpResponseBase:
     except ValueError:
         return redirect("unknowns")
     waiting = queue.counts[Tab.NEEDS_PERSON] + queue.counts[Tab.DISCREPANCIES]
-    here = {"tab": queue.tab.value} | ({"after": after} if after else {}) | {"of": member.workspace_id}
+    here = {"tab": queue.tab.value, "of": str(member.workspace_id)} | ({"after": after} if after else {})
     context = {
         "section": "unknowns",
         "queue": queue,
@@ -212,6 +212,7 @@ def _context(request: MemberRequest, page: CasePage) -> dict[str, Any]:
     shown = list(
         islice(leaves(page.arguments, page.sensitive, everything=page.all_sensitive), LEAVES_MAX + 1)
     )
+    seen = {"seen": page.mark, "of": str(request.member.workspace_id)}
     context: dict[str, Any] = {
         "section": "unknowns" if is_open else "operations",
         "page": page,
@@ -229,7 +230,7 @@ def _context(request: MemberRequest, page: CasePage) -> dict[str, Any]:
         "steps": wording.steps(page),
         "choices": wording.choices(page.offers),
         "form": DecisionForm(),
-        "watched": f"{reverse('moved', args=[page.operation_id])}?{urlencode({'seen': page.mark, 'of': request.member.workspace_id})}",
+        "watched": f"{reverse('moved', args=[page.operation_id])}?{urlencode(seen)}",
     }
     if case is not None and case.proposal is not None:
         context["proposal_title"] = wording.CHOICES[case.proposal.kind][0]

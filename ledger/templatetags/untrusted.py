@@ -19,10 +19,9 @@ from django.template import Library
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-register = Library()
+from ledger.wording import SHOWN_MAX
 
-SHOWN_MAX = 2000
-"""Characters of one value on a page. Longer ones are cut where the page says how much is missing."""
+register = Library()
 
 MARKS_MAX = 3
 """Combining marks in a row that real writing systems need; more only climb over the lines around them."""
