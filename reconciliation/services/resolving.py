@@ -358,8 +358,8 @@ def _propose(desk: _Desk, resolution: Resolution) -> None:
 def _take_effect(desk: _Desk, rule: Rule, given: Given, resolution: Resolution) -> None:
     case, now = desk.case, desk.now
     case.proposal = None
-    if rule.kind is Kind.WAIT:
-        assert given.wait_until is not None
+    if not rule.closes:
+        assert given.wait_until is not None  # the one rule that leaves a case open is to wait
         case.waiting_until = given.wait_until
         case.next_check_at = min(case.next_check_at or given.wait_until, given.wait_until)
         case.escalated_at = case.escalation = None
