@@ -26,7 +26,7 @@ from ledger.services.permits import (
     permit_of,
 )
 from ledger.services.relations import relate
-from ledger.services.writing import Caller, Locked, Shown, find_facts, hold, locked, read_facts
+from ledger.services.writing import Caller, Locked, Shown, find_facts, hold, lock_name, locked, read_facts
 from ledger.states import Event, State
 
 KNOWN_MAX = 4096  # capabilities a process remembers, one for each token that used it
@@ -361,6 +361,7 @@ def capability_facts(found: Capability, workspace: str, environment: str) -> Cap
 def _insert(caller: Caller, prepared: Prepared) -> Locked:
     """The invocation's row and first entry, locked by being new. Evidence parked for its name makes it unknown."""
     intent, capability = prepared.intent, prepared.capability
+    lock_name(caller.workspace_id, intent.operation_id)
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         now = cursor.fetchone()[0]

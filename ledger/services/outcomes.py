@@ -19,7 +19,7 @@ from ledger.models import EvidenceSource, ParkedEvidence, Workspace
 from ledger.permits import PermitStatement
 from ledger.reports import STORED_AS, Claim, Counted, Report, count
 from ledger.services.permits import Answer, authenticate, check_covers
-from ledger.services.writing import Actor, Locked, Shown, locked
+from ledger.services.writing import Actor, Locked, Shown, find_facts, lock_name, locked
 from ledger.states import AttemptState, Event, Standing, State, contradicts
 
 DIVERGED = "diverged_effect"
@@ -97,8 +97,12 @@ def _report(reporter: Reporter, operation_id: str, number: int, body: Body) -> A
     workspace_id, actor, caller = _who(reporter, operation_id, number)
     refusal: errors.Refusal | None = None
     with locked(workspace_id, operation_id, actor) as unit:
-        if unit is None:
-            park(workspace_id, operation_id, number, body.shown, actor.name)
+        recorded_meanwhile = unit is None and not _park_missing(
+            workspace_id, operation_id, number, body, actor
+        )
+        if recorded_meanwhile:
+            pass  # read again below, once this transaction is over
+        elif unit is None:
             refusal = errors.NoLedgerEntry(extra=_PARKED)
         elif number > len(unit.facts.attempts):
             if caller is not None:
@@ -114,10 +118,21 @@ def _report(reporter: Reporter, operation_id: str, number: int, body: Body) -> A
             if refusal is not None:
                 refusal.facts = unit.facts
                 refusal.extra.setdefault("stored_as", stored_as)
+    if recorded_meanwhile:
+        return _report(reporter, operation_id, number, body)
     if refusal is not None:  # raised after the commit: the report stays on record
         raise refusal
     assert unit is not None
     return Answer(unit.facts, stored_as=stored_as)
+
+
+def _park_missing(workspace_id: int, operation_id: str, number: int, body: Body, actor: Actor) -> bool:
+    """Parks the report of a name that is not on record; False where its intent was recorded just now."""
+    lock_name(workspace_id, operation_id, parks=True)
+    if find_facts(workspace_id, operation_id) is not None:
+        return False
+    park(workspace_id, operation_id, number, body.shown, actor.name)
+    return True
 
 
 _PARKED = {"recorded": True, "stored_as": "parked"}
@@ -152,6 +167,7 @@ def park(
     workspace_id: int, operation_id: str, number: int | None, shown: Shown, by: str, kind: str = "outcome"
 ) -> None:
     """Keeps what arrived for a name that is not on record, inside the caller's transaction. Once per content."""
+    lock_name(workspace_id, operation_id, parks=True)
     known = ParkedEvidence.objects.filter(
         workspace_id=workspace_id,
         operation_id=operation_id,

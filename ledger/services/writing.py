@@ -254,6 +254,13 @@ def one_by_one(rows: Iterable[tuple[Any, ...]], act: Callable[..., object]) -> i
     return acted
 
 
+def lock_name(workspace_id: int, operation_id: str, *, parks: bool = False) -> None:
+    """Until the transaction ends: nobody parks evidence for this name while an intent is recorded under it, and the
+    other way round (``parks``)."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT ledger_lock_name(%s, %s, %s)", [workspace_id, operation_id, parks])
+
+
 def read_facts(workspace_id: int, operation_id: str) -> Facts:
     """The facts of an operation that is on record; raises Invocation.DoesNotExist where it is not."""
     found = find_facts(workspace_id, operation_id)

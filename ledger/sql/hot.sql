@@ -3,6 +3,20 @@
 -- every other case they change nothing and return no row, and ledger/services.py puts the facts to the tables.
 -- tests/ledger/test_hot.py walks the combinations: all-clear here means that the table says dispatch.
 
+CREATE OR REPLACE FUNCTION ledger_lock_name(p_workspace bigint, p_operation_id text, p_parks boolean)
+RETURNS void LANGUAGE plpgsql AS $$
+-- Recording an intent and parking evidence for its name go one after the other, so that neither misses the other.
+-- Intents do not wait for each other here.
+DECLARE
+    k bigint := hashtextextended(p_workspace || '/operation/' || p_operation_id, 7);
+BEGIN
+    IF p_parks THEN
+        PERFORM pg_advisory_xact_lock(k);
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(k);
+    END IF;
+END $$;
+
 CREATE OR REPLACE FUNCTION ledger_lock_twins(p_workspace bigint, p_capability text, p_digest text, p_reference text)
 RETURNS void LANGUAGE sql AS $$
     -- Two first permits for one business reference, or for equal arguments, go one after the other. Sorted: no deadlock.
@@ -52,6 +66,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('counterfoil.workspace', who.workspace_id::text, true);
+    PERFORM ledger_lock_name(who.workspace_id, p_operation_id, false);
     SELECT c.id, c.name, c.receiver_id, c.lease_s, c.intent_valid_s, c.duplicates INTO cap FROM ledger_capability c
         WHERE c.id = p_capability_id AND c.workspace_id = who.workspace_id AND c.current AND c.enabled;
     IF NOT FOUND OR NOT ledger_matches_any(who.capabilities, cap.name)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection
 
+from ledger import tenancy
 from ledger.services import settle
+from ledger.services.outcomes import park
 from ledger.services.settlement import Conclusion
-from ledger.services.writing import Actor, Shown
+from ledger.services.writing import Actor, Shown, lock_name
 from ledger.states import Event, Standing
 from tests.arrange import COMPLETED, DECLINED, NOT_SENT, UNKNOWN, Agent, Arranged, in_process, nonce
 from tests.ledger.api.steps import ask, dispatch, ok, own_arguments, problem, record
@@ -111,6 +115,55 @@ def test_a_second_reference_without_a_permit_is_a_duplicate(agent: Agent, worksp
     assert len(workspace.evidence(held.operation_id)) == 2, "the same report again is not kept again"
     body = ok(agent.get(held.operation_id))
     assert body["case"] == {"standing": "discrepancy", "flags": ["duplicate_effect"]}
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_intent_waits_for_evidence_that_is_being_parked(
+    agent: Agent, workspace: Arranged, warm: bool
+) -> None:
+    operation_id = workspace.operation_id()
+    if warm:  # from now on intents take the one-statement path
+        record(agent, workspace)
+
+    def put() -> dict[str, Any]:
+        try:
+            intent = workspace.intent(dispatch=True)
+            return ok(in_process(workspace.token).put_intent(operation_id, intent, nonce=nonce()), 201)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with tenancy.workspace(workspace.id):
+            lock_name(workspace.id, operation_id, parks=True)
+            answer = pool.submit(put)
+            with pytest.raises(TimeoutError):
+                answer.result(0.5)
+            park(workspace.id, operation_id, 1, Shown.of(b"{}"), "support-agent")
+        body = answer.result(10)
+
+    assert (body["state"], body["permit"]) == ("unknown", None)
+
+
+def test_a_report_waits_for_an_intent_that_is_being_recorded(agent: Agent, workspace: Arranged) -> None:
+    operation_id = workspace.operation_id()
+
+    def report() -> dict[str, Any]:
+        try:
+            return problem(
+                in_process(workspace.token).report(operation_id, 1, COMPLETED), 409, "stale-attempt"
+            )
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with tenancy.workspace(workspace.id):
+            ok(agent.put_intent(operation_id, workspace.intent()), 201)
+            answer = pool.submit(report)
+            with pytest.raises(TimeoutError):
+                answer.result(0.5)
+        assert answer.result(10)["recorded"] is True
+
+    assert ok(agent.get(operation_id))["case"]["standing"] == "discrepancy"
 
 
 # Relations
