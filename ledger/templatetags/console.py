@@ -66,6 +66,12 @@ def source_in_words(source: str) -> str:
     return wording.SOURCES.get(source, wording.words(source))
 
 
+@register.filter
+def flag_in_words(flag: str) -> str:
+    """What stays on a record whose discrepancy was settled."""
+    return wording.FLAGS.get(flag, wording.words(flag))
+
+
 @register.inclusion_tag("ledger/_state.html")
 def state(badge: tuple[str, str]) -> dict[str, str]:
     """A state's icon, word and colour: never one of them alone. ``badge`` is ``wording.badge``'s pair."""

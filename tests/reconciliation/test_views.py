@@ -652,6 +652,7 @@ def test_a_world_that_moved_answers_with_who_and_what_and_keeps_the_remark(
     assert response.status_code == 409
     assert "This case has moved since your page was made" in said
     assert f"{stage.second.email}: wait until" in said
+    assert f'<a href="/operations/{operation_id}#decision" target="_blank">look again' in html
     assert re.search(r'wait until.*?<time datetime="', html, re.DOTALL)
     assert REMARK in said
     assert everything(stage) == before
@@ -712,6 +713,7 @@ def test_a_duplicate_is_settled_and_keeps_its_flag(stage: Scene, operator: Clien
     said = text_of(operator.get(f"/operations/{operation_id}"))
     assert "Flag more than one effect" in said
     assert "Did it happen? Yes, more than once" in said
+    assert "Completed more than one effect" in text_of(operator.get("/operations"))
     assert "Discrepancy settled" in said
 
 
