@@ -142,6 +142,8 @@ def count(report: Report, contract: Contract) -> Counted:
         case Claim.NOT_SENT:
             if report.fault not in NOT_SENT_FAULTS:
                 return Counted(AttemptState.LOST, "fault_does_not_prove_that_nothing_was_sent")
+            if report.has_receiver_evidence or report.receiver_reference is not None:
+                return Counted(AttemptState.LOST, "an_answer_proves_that_something_was_sent")
             return Counted(AttemptState.NOT_SENT, "nothing_was_sent", report.fault, DenialClass.CLEARED)
         case Claim.UNKNOWN:
             return Counted(AttemptState.LOST, report.fault or "reported_unknown")

@@ -118,6 +118,21 @@ def test_nothing_was_sent_for_six_faults_only() -> None:
     assert len(NOT_SENT_FAULTS) == 6
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"receiver_reference": "re_1"},
+        {"evidence": {"http_status": 200}},
+        {"evidence": {"http_status": 503}},  # whoever answers has been sent something
+        {"evidence": {"body": {"id": "re_1"}}},
+    ],
+)
+def test_nothing_was_sent_is_not_believed_beside_the_receivers_answer(shown: dict[str, Any]) -> None:
+    report = parse_report({"outcome": "not_sent", "fault": "connection_refused", **shown})
+
+    assert count(report, CONTRACT).attempt is AttemptState.LOST
+
+
 def test_unknown_is_unknown_whatever_is_shown_beside_it() -> None:
     shown = {"outcome": "unknown", "receiver_reference": "re_1", "evidence": {"http_status": 402}}
 
