@@ -66,7 +66,9 @@ for (const name of ["htmx:sendError", "htmx:timeout", "htmx:responseError"]) {
 
 // Of a decision without an answer nobody knows whether it was recorded: it is read again before it is sent again.
 function unanswered(event) {
-  if (event.detail.xhr?.status === 404 && event.detail.requestConfig?.verb !== "get") {
+  const { xhr, requestConfig } = event.detail;
+  // Our own page says that nothing was changed; any other 404 may come from something in between.
+  if (xhr?.status === 404 && requestConfig?.verb !== "get" && xhr.responseText.includes("Nothing here under that name")) {
     say("Nothing was recorded: the workspace you look at now has no such operation. What you wrote is still here.");
     return;
   }
