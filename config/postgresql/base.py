@@ -1,4 +1,4 @@
-"""Django's PostgreSQL backend, whose connections give up on a server that has stopped answering.
+"""Django's PostgreSQL backend, whose connections give up on a server that has stopped answering, and commit durably.
 
 The server's own timeouts (settings.py) end what it still can end. A frozen server ends nothing: its kernel goes on
 acknowledging packets and keepalives, libpq waits for ever, and a web process would lose a thread with every request.
@@ -14,6 +14,12 @@ from django.db.backends.postgresql import base
 from psycopg.errors import _WaitTimeout
 
 CHECK_EVERY_S = 0.1  # how often psycopg looks up from the socket; its own default
+
+
+# What is acknowledged is on disk. Some servers are set up to answer before that; stronger settings than "on" stay.
+DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
 
 
 class Connection(psycopg.Connection[Any]):
@@ -49,3 +55,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
         connection = Connection.connect(**conn_params)
         connection.answer_within_s = self.settings_dict["OPTIONS"].get("answer_within_s")
         return connection
+
+    def init_connection_state(self) -> None:
+        super().init_connection_state()
+        with self.connection.cursor() as cursor:
+            cursor.execute(DURABLE)
