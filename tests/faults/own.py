@@ -304,11 +304,14 @@ def manage(env: Mapping[str, str], *arguments: str) -> str:
 
 
 @contextmanager
-def own_servers() -> Iterator[Own]:
-    """Servers in a temporary folder, migrated and provisioned; ended with the tests, or with this process."""
+def own_servers(parent: Path | None = None) -> Iterator[Own]:
+    """Servers in a temporary folder (in ``parent``), migrated and provisioned; ended with the tests, or with this
+    process."""
     with ExitStack() as stack:
         data = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True))
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="faults-", dir=parent, ignore_cleanup_errors=True)
+            )
         ).resolve()
         data.chmod(0o711)  # the servers' user must pass through
         stack.callback(shutil.rmtree, _elsewhere(data), ignore_errors=True)
