@@ -109,14 +109,11 @@ def publish_sweeps(own: Own, times: int = 1) -> None:
             beat_like.send_task("reconciliation.tasks.sweep")
 
 
-# F7 I3 I6: a worker stands still while it asks, wakes up when another has concluded, and changes nothing any more
-def test_the_answer_of_a_worker_that_was_overtaken_is_kept_and_changes_nothing(
-    own: Own, service: str
-) -> None:
-    with worker(own) as slow:
+# F7 I3 I6: a sweep stands still while it asks, wakes up when another has concluded, and changes nothing any more
+def test_the_answer_of_a_sweep_that_was_overtaken_is_kept_and_changes_nothing(own: Own, service: str) -> None:
+    with sweeping(**own.env) as slow:
         operation_id = unknown(own, service)
         with own.frozen_receiver():
-            publish_sweeps(own)
             fence = wait_until(lambda: asking(own, operation_id), within_s=40)
             os.killpg(slow.pid, signal.SIGSTOP)
         end_lease(own, operation_id)
