@@ -13,7 +13,7 @@ import pytest
 
 from tests.arrange import COMPLETED, nonce
 from tests.faults.own import Own
-from tests.faults.test_workers_killed import beat, unknown, worker
+from tests.faults.test_askers_killed import beat, unknown, worker
 from tests.live import sweeping, wait_until
 
 pytestmark = pytest.mark.processes

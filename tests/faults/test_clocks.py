@@ -12,7 +12,7 @@ import pytest
 
 from tests.arrange import NOT_SENT, nonce
 from tests.faults.own import LEASE_S, Own
-from tests.faults.test_workers_killed import beat, unknown, worker
+from tests.faults.test_askers_killed import beat, unknown, worker
 from tests.live import sweeping, web
 
 pytestmark = pytest.mark.processes
