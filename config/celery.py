@@ -17,7 +17,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 warnings.filterwarnings("ignore", category=SecurityWarning)
 
 
-
 class Transport(RedisTransport):
     """A broker that has failed over, or is a replica now, refuses commands: a reason to connect anew, as to one that is
     away. Celery would take it for the worker's end."""
