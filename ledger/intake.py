@@ -92,8 +92,8 @@ def valid_name(name: str) -> bool:
 def parse_intent(operation_id: str, body: object, *, also: frozenset[str] = frozenset()) -> Intent:
     """The intent in a request body. Raises Malformed with the JSON Pointer of the first fault; ``also`` names fields
     that the caller reads itself (a batch item's)."""
-    fields = _object(body, "", INTENT_FIELDS | also)
-    actor = _object(_required(fields, "actor"), "/actor", frozenset({"subject", "on_behalf_of"}))
+    fields = fields_of(body, "", INTENT_FIELDS | also)
+    actor = fields_of(_required(fields, "actor"), "/actor", frozenset({"subject", "on_behalf_of"}))
     arguments = _required(fields, "arguments")
     if not isinstance(arguments, dict):
         raise Malformed("/arguments", "must be an object")
@@ -251,13 +251,7 @@ def _seal(arguments: dict[str, Any], capability: CapabilityFacts, fernet: MultiF
             hidden[path] = digests.pointer(arguments, path)
         except KeyError:
             continue  # an optional argument that is not there
-        parent_path, _, last = path.rpartition("/")
-        parent = digests.pointer(shown, parent_path)
-        name = last.replace("~1", "/").replace("~0", "~")
-        if isinstance(parent, dict):
-            parent[name] = None
-        elif isinstance(parent, list):
-            parent[int(name)] = None
+        _put(shown, path, None)
     return digests.canonical(shown), fernet.encrypt(digests.canonical(hidden))
 
 
@@ -271,14 +265,19 @@ def unseal(arguments: str | None, sealed: bytes | None, fernet: MultiFernet) -> 
     for path, hidden in json.loads(fernet.decrypt(sealed)).items():
         if path == "":
             return hidden
-        parent_path, _, last = path.rpartition("/")
-        parent = digests.pointer(value, parent_path)
-        name = last.replace("~1", "/").replace("~0", "~")
-        if isinstance(parent, dict):
-            parent[name] = hidden
-        elif isinstance(parent, list):
-            parent[int(name)] = hidden
+        _put(value, path, hidden)
     return value
+
+
+def _put(document: Any, path: str, value: Any) -> None:
+    """Places a value where a JSON Pointer that is not empty finds one."""
+    parent_path, _, last = path.rpartition("/")
+    parent = digests.pointer(document, parent_path)
+    name = last.replace("~1", "/").replace("~0", "~")
+    if isinstance(parent, dict):
+        parent[name] = value
+    elif isinstance(parent, list):
+        parent[int(name)] = value
 
 
 def agreed_amount(intent: Intent, where: Mapping[str, str] | None) -> Amount | None:
@@ -317,7 +316,8 @@ def _at(arguments: dict[str, Any], path: str) -> Any:
 # Shapes.
 
 
-def _object(value: object, path: str, known: frozenset[str]) -> dict[str, Any]:
+def fields_of(value: object, path: str, known: frozenset[str]) -> dict[str, Any]:
+    """The object at ``path`` of a body; raises Malformed where it is none, or has a field that is not ``known``."""
     if not isinstance(value, dict):
         raise Malformed(path, "must be an object")
     unknown = sorted(value.keys() - known)
@@ -372,7 +372,7 @@ def _long_text(value: object, path: str) -> str | None:
 def _amount(value: object) -> Amount | None:
     if value is None:
         return None
-    fields = _object(value, "/amount", frozenset({"value", "currency"}))
+    fields = fields_of(value, "/amount", frozenset({"value", "currency"}))
     number = _required(fields, "value", "/amount")
     currency = _required(fields, "currency", "/amount")
     if not isinstance(number, str) or not DECIMAL.fullmatch(number):

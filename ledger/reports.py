@@ -14,6 +14,7 @@ from typing import Any
 from ledger.contracts import Contract
 from ledger.decisions import DenialClass, stricter
 from ledger.errors import Malformed
+from ledger.intake import fields_of
 from ledger.states import AttemptState
 
 NOT_SENT_FAULTS = frozenset(
@@ -78,17 +79,13 @@ OUTCOME_FIELDS = frozenset(
 
 def parse_report(body: object) -> Report:
     """The report in a request body. Raises Malformed with the path of the first fault."""
-    if not isinstance(body, dict):
-        raise Malformed("", "must be an object")
-    unknown = sorted(body.keys() - OUTCOME_FIELDS)
-    if unknown:
-        raise Malformed(f"/{unknown[0]}", "is not a field of this call", extra={"unknown_fields": unknown})
+    fields = fields_of(body, "", OUTCOME_FIELDS)
     try:
-        claim = Claim(str(body.get("outcome")))
+        claim = Claim(str(fields.get("outcome")))
     except ValueError:
         raise Malformed("/outcome", "must be completed, denied, not_sent or unknown") from None
-    evidence = _mapping(body.get("evidence"), "/evidence", frozenset({"source", "http_status", "body"}))
-    denial = _mapping(body.get("denial"), "/denial", frozenset({"reason", "class", "clears_after_s"}))
+    evidence = _mapping(fields.get("evidence"), "/evidence", frozenset({"source", "http_status", "body"}))
+    denial = _mapping(fields.get("denial"), "/denial", frozenset({"reason", "class", "clears_after_s"}))
     source = evidence.get("source", "receiver_response")
     if source != "receiver_response":
         raise Malformed("/evidence/source", 'a runtime can show a "receiver_response" only')
@@ -103,16 +100,16 @@ def parse_report(body: object) -> Report:
         raise Malformed("/denial/class", "must be standing, clears_at or cleared") from None
     return Report(
         claim=claim,
-        receiver_reference=_text(body.get("receiver_reference"), "/receiver_reference", REFERENCE_MAX),
-        result=body.get("result"),
+        receiver_reference=_text(fields.get("receiver_reference"), "/receiver_reference", REFERENCE_MAX),
+        result=fields.get("result"),
         has_receiver_evidence=status is not None or evidence.get("body") is not None,
         http_status=status,
         evidence_body=evidence.get("body"),
         reason=_text(denial.get("reason"), "/denial/reason", REASON_MAX),
         denial_class=denial_class,
         clears_after_s=_seconds(denial.get("clears_after_s"), "/denial/clears_after_s"),
-        fault=_text(body.get("fault"), "/fault", REASON_MAX),
-        retry_after_s=_seconds(body.get("retry_after_s"), "/retry_after_s"),
+        fault=_text(fields.get("fault"), "/fault", REASON_MAX),
+        retry_after_s=_seconds(fields.get("retry_after_s"), "/retry_after_s"),
     )
 
 
@@ -158,16 +155,7 @@ STORED_AS = {
 
 
 def _mapping(value: object, path: str, known: frozenset[str]) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Malformed(path, "must be an object")
-    unknown = sorted(value.keys() - known)
-    if unknown:
-        raise Malformed(
-            f"{path}/{unknown[0]}", "is not a field of this call", extra={"unknown_fields": unknown}
-        )
-    return value
+    return {} if value is None else fields_of(value, path, known)
 
 
 def _text(value: object, path: str, longest: int) -> str | None:

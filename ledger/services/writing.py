@@ -247,7 +247,7 @@ def one_by_one(rows: Iterable[tuple[Any, ...]], act: Callable[..., object]) -> i
     for row in rows:
         try:
             acted += bool(act(*row))
-        except Exception:
+        except Exception:  # whatever it is, the other rows still have their turn
             if not connection.is_usable():
                 raise
             logger.exception("%s left %s as it is", getattr(act, "__name__", act), row)
